@@ -1,0 +1,60 @@
+# Enables CUDA with, in this order: the compiler that was named (CMAKE_CUDA_COMPILER, CUDACXX), nvcc of the
+# nvidia-cuda-nvcc wheel in the Python environment of this build, nvcc on PATH. The environment variable
+# QPI_SYSTEM_CUDA=1 leaves the wheel out.
+
+# Sets `out` to the wheels' toolkit folder (site-packages/nvidia/cu13), or to an empty string. The interpreter is asked
+# because it knows the folders of an isolated build, which hold this project's own requirements, and their order.
+function(qpi_find_nvcc_wheel out)
+  set(_root "")
+  find_package(Python COMPONENTS Interpreter QUIET)
+  if(Python_Interpreter_FOUND)
+    set(_program
+        "import importlib.util, pathlib"
+        "spec = importlib.util.find_spec('nvidia')"
+        "roots = [pathlib.Path(p, 'cu13') for p in (spec.submodule_search_locations if spec else ())]"
+        "print(next((r.as_posix() for r in roots if (r / 'bin' / 'nvcc').exists()), ''), end='')")
+    list(JOIN _program "\n" _program)
+    execute_process(COMMAND ${Python_EXECUTABLE} -c "${_program}" OUTPUT_VARIABLE _root ERROR_QUIET)
+  endif()
+  set(${out} "${_root}" PARENT_SCOPE)
+endfunction()
+
+if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX} AND NOT "$ENV{QPI_SYSTEM_CUDA}")
+  qpi_find_nvcc_wheel(_toolkit)
+  if(_toolkit)
+    set(CMAKE_CUDA_COMPILER ${_toolkit}/bin/nvcc CACHE FILEPATH "CUDA compiler")
+    # The nvcc wheels before 13.2 look for their libraries in lib64, but ship lib. CMake records the folder as an
+    # implicit link directory, so that the build itself does not need the variable.
+    set(ENV{NVCC_APPEND_FLAGS} "$ENV{NVCC_APPEND_FLAGS} -L${_toolkit}/lib")
+  endif()
+endif()
+
+# SASS for every generation that CUDA 13 knows and this library supports, PTX for what comes after them.
+if(NOT CMAKE_CUDA_ARCHITECTURES)
+  set(CMAKE_CUDA_ARCHITECTURES
+      75-real 80-real 86-real 89-real 90-real 100-real 110-real 120
+      CACHE STRING "CUDA architectures")
+endif()
+
+if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
+  find_program(CMAKE_CUDA_COMPILER nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
+  if(NOT CMAKE_CUDA_COMPILER)
+    message(
+      FATAL_ERROR
+        "No nvcc was found. Install it from PyPI (pip install \"cuda-toolkit[nvcc,cccl]==13.0.*\") into the Python "
+        "environment of this build, or name one with CUDACXX, or build for the CPU alone with QPI_CUDA=OFF.")
+  endif()
+endif()
+enable_language(CUDA)
+if(NOT CMAKE_CUDA_COMPILER_ID STREQUAL NVIDIA OR CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 13.0)
+  message(FATAL_ERROR "nvcc 13.0 or newer is needed; ${CMAKE_CUDA_COMPILER} is ${CMAKE_CUDA_COMPILER_ID} "
+                      "${CMAKE_CUDA_COMPILER_VERSION}.")
+endif()
+
+# What every CUDA source of the project is compiled with.
+function(qpi_cuda_options target)
+  set_target_properties(${target} PROPERTIES CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON CUDA_EXTENSIONS OFF
+                                             CUDA_RUNTIME_LIBRARY Static)
+  target_compile_options(
+    ${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false;-Xcompiler=-ffp-contract=off,-Wall;--threads=${QPI_NVCC_THREADS}>)
+endfunction()

@@ -1,0 +1,11 @@
+# The version and the ABI number are written in the public header and nowhere else.
+set(_header ${CMAKE_CURRENT_LIST_DIR}/../cuda/include/qpi_distill.h)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_header})
+foreach(_name IN ITEMS VERSION_MAJOR VERSION_MINOR VERSION_PATCH ABI)
+  file(STRINGS ${_header} _line REGEX "^#define QPI_${_name} [0-9]+" LIMIT_COUNT 1)
+  if(NOT _line MATCHES "^#define QPI_${_name} ([0-9]+)")
+    message(FATAL_ERROR "${_header} does not define QPI_${_name}")
+  endif()
+  set(QPI_${_name} ${CMAKE_MATCH_1})
+endforeach()
+set(QPI_VERSION ${QPI_VERSION_MAJOR}.${QPI_VERSION_MINOR}.${QPI_VERSION_PATCH})

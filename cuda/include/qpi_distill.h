@@ -1,0 +1,336 @@
+/* qpi-distill: pull a policy toward what a distributional critic knows, on the device, inside the training step.
+ *
+ *     E_Q[b,a]   = sum_z softmax(q_logits[b,a,:])[z] * support[z]
+ *     target[b]  = softmax(E_Q[b,:] / tau)
+ *     grad[b,a] += lam * (softmax(pi_logits[b,:])[a] - target[b,a])
+ *     KL[b]      = sum_a target[b,a] * (log target[b,a] - log pi[b,a])
+ *     kl_ema     <- moving average of mean_b KL[b];   lam <- control law(lam, kl_ema, kl_target)
+ *
+ * In reading order: versions and errors, the state vector (ISV), the plan, the step, its parts, the seed kernels.
+ *
+ * Rules that hold for every function here
+ *   - It returns a qpi_status; qpi_last_error_message() says which argument, what it was and what was expected.
+ *   - Arguments are checked before anything is launched or written. A call that fails has changed nothing.
+ *   - Nothing prints, exits or throws. The calling thread's current CUDA context is afterwards as it was before.
+ *   - Functions that take a stream enqueue work on it and return; they neither allocate nor synchronise and can be
+ *     captured in a CUDA graph. On the CPU the work is done when they return, and the stream must be NULL.
+ *   - Plans are immutable: any number of threads may share one. An ISV and its workspace belong to one stream order at
+ *     a time.
+ *   - A struct begins with its own size; fill it with its initialiser, then change what you need.
+ *
+ * Plain C99; needs no CUDA header. */
+#ifndef QPI_DISTILL_H
+#define QPI_DISTILL_H
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "qpi_distill/isv_manifest.h"
+
+#if defined(__GNUC__) || defined(__clang__)
+#define QPI_API __attribute__((visibility("default")))
+#else
+#define QPI_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- versions and errors ------------------------------------------------------------------------------------------ */
+
+#define QPI_VERSION_MAJOR 0
+#define QPI_VERSION_MINOR 1
+#define QPI_VERSION_PATCH 0
+#define QPI_VERSION_CODE (QPI_VERSION_MAJOR * 10000 + QPI_VERSION_MINOR * 100 + QPI_VERSION_PATCH)
+#define QPI_ABI 1 /* compare once with qpi_abi() */
+
+typedef enum qpi_status {
+  QPI_SUCCESS = 0,
+  QPI_ERROR_VALUE = 1,       /* a number, a shape or a combination that cannot be */
+  QPI_ERROR_TYPE = 2,        /* a dtype or an enumerator that is not supported there */
+  QPI_ERROR_OVERFLOW = 3,    /* a size beyond the documented limits */
+  QPI_ERROR_POINTER = 4,     /* NULL, misaligned, overlapping, or memory of another device */
+  QPI_ERROR_NO_DEVICE = 5,   /* built without CUDA, no driver, driver too old, no such GPU, GPU without kernels here */
+  QPI_ERROR_CUDA = 6,        /* CUDA refused; the message holds its error name */
+  QPI_ERROR_MEMORY = 7,      /* the host is out of memory */
+  QPI_ERROR_UNSUPPORTED = 8, /* a sensible request that this version does not serve */
+} qpi_status;
+
+QPI_API int32_t qpi_version(void); /* QPI_VERSION_CODE of the library in use */
+QPI_API int32_t qpi_abi(void);     /* QPI_ABI of the library in use */
+
+/* The name of a status ("QPI_ERROR_VALUE"). Static storage. */
+QPI_API const char* qpi_status_name(qpi_status status);
+
+/* What went wrong in this thread's last failed call. Valid until the thread's next call into this library. */
+QPI_API const char* qpi_last_error_message(void);
+
+/* What the library holds and what the machine has, as one JSON object. Never creates a CUDA context. Writes at most
+ * `capacity` bytes including the terminator and stores the full length (without it) in *length, if length is given. */
+QPI_API qpi_status qpi_build_info(char* text, size_t capacity, size_t* length);
+
+/* ---- the state vector (ISV) ----------------------------------------------------------------------------------------
+ * Everything that moves in the loop, and every number that steers it, lives in one buffer of 4-byte slots that the
+ * caller owns: device memory for a GPU, host memory for the CPU. A layout says which index each slot has. */
+
+typedef enum qpi_slot {
+#define QPI_SLOT_ENUM(name, type, role, def, low, high, unit, meaning) QPI_SLOT_##name,
+  QPI_ISV_MANIFEST(QPI_SLOT_ENUM)
+#undef QPI_SLOT_ENUM
+      QPI_SLOT_COUNT
+} qpi_slot;
+
+typedef enum qpi_slot_type { QPI_SLOT_F32 = 0, QPI_SLOT_U32 = 1, QPI_SLOT_U64 = 2 } qpi_slot_type;
+typedef enum qpi_slot_role { QPI_SLOT_PARAM = 0, QPI_SLOT_STATE = 1, QPI_SLOT_OUTPUT = 2 } qpi_slot_role;
+
+typedef struct qpi_slot_info {
+  const char* name;
+  qpi_slot_type type;
+  qpi_slot_role role;
+  int32_t words; /* 4-byte slots it takes: 1, or 2 for QPI_SLOT_U64 */
+  double default_value, low, high;
+  const char* unit;
+  const char* meaning;
+} qpi_slot_info;
+
+/* The manifest at run time. `slot` is 0 .. QPI_SLOT_COUNT - 1. */
+QPI_API qpi_status qpi_isv_slot_info(int32_t slot, qpi_slot_info* info);
+
+/* Bits of slot `faults`: a value on the device that made no sense. What depended on it was not done. Sticky. */
+typedef enum qpi_fault {
+  QPI_FAULT_TAU = 1,        /* tau negative or NaN, tau_min not > 0: nothing was written */
+  QPI_FAULT_LAM = 2,        /* lam negative or not finite: nothing was written */
+  QPI_FAULT_SUPPORT = 4,    /* a support value not finite: rows that use it were not written */
+  QPI_FAULT_GRAD_SCALE = 8, /* grad_scale not finite: no gradient */
+  QPI_FAULT_WEIGHT = 16,    /* a row weight negative or not finite: that row was skipped */
+  QPI_FAULT_ALPHA = 32,     /* kl_alpha or value_alpha outside (0, 1]: gradient only */
+  QPI_FAULT_TARGET = 64,    /* kl_target not > 0 and finite: gradient and kl_ema only */
+  QPI_FAULT_LAW = 128,      /* a number of the control law makes no sense, or kl_ema is not finite: lam unchanged */
+  QPI_FAULT_BOUND = 256,    /* kl_row_max or min_std not > 0, value_std not a number: nothing was written */
+  QPI_FAULT_VALUE = 512,    /* the variance of the action values is not finite: value_std not updated */
+} qpi_fault;
+
+/* Codes of slot `reason`: what the last commit or control call did. */
+typedef enum qpi_reason {
+  QPI_REASON_NONE = 0,      /* nothing has happened yet */
+  QPI_REASON_IN_BAND = 1,   /* kl_ema inside the dead zone: lam kept */
+  QPI_REASON_ABOVE = 2,     /* kl_ema above it: lam raised */
+  QPI_REASON_BELOW = 3,     /* kl_ema below it: lam lowered */
+  QPI_REASON_AT_MAX = 4,    /* kl_ema above it, and lam is at lam_max */
+  QPI_REASON_AT_MIN = 5,    /* kl_ema below it, and lam is at lam_min */
+  QPI_REASON_OFF = 6,       /* lam is 0 */
+  QPI_REASON_NO_ROWS = 7,   /* the statistic had no weight: nothing changed */
+  QPI_REASON_TOO_FEW = 8,   /* no observation yet: lam kept */
+  QPI_REASON_FAULT = 9,     /* see slot `faults` */
+  QPI_REASON_OBSERVED = 10, /* kl_ema updated; the law was not asked to run */
+} qpi_reason;
+
+/* Index of each slot in the caller's buffer, -1 where the buffer has no such slot. */
+typedef struct qpi_layout {
+  size_t size;
+  int32_t index[QPI_SLOT_COUNT];
+} qpi_layout;
+
+QPI_API void qpi_layout_native(qpi_layout* layout); /* compact: every slot, in the manifest's order */
+QPI_API void qpi_layout_bus(qpi_layout* layout);    /* the seed kernels' bus: lam 486, tau 487, kl_ema 488, kl_target 491,
+                                                       kl_alpha 493 and nothing else; more can be named by index */
+/* Words (4-byte slots) a buffer needs for this layout, or -1 where the layout is not valid. */
+QPI_API int64_t qpi_layout_words(const qpi_layout* layout);
+
+#define QPI_DEVICE_CPU (-1) /* a device is this, or the ordinal of a GPU */
+
+/* The statistic of one or several `accumulate` calls. All sums; a data-parallel job adds them up over its ranks
+ * (faults: bitwise or) between qpi_accumulate and qpi_commit. */
+typedef struct qpi_record {
+  double weighted_kl;       /* sum of w * KL over the rows in the statistic */
+  double weight;            /* sum of w over the same rows */
+  double weighted_variance; /* sum of w * variance of the action values within the row */
+  int64_t rows;             /* rows in the statistic */
+  int64_t skipped;          /* rows left out whole */
+  int64_t clipped;          /* rows whose KL was over kl_row_max (a KL that is not finite is left out of the sums) */
+  uint32_t faults;          /* qpi_fault bits seen in the rows */
+  uint32_t calls;           /* accumulate calls so far */
+} qpi_record;
+
+/* Scratch and record that belong to an ISV: the same size for any number of rows. The record is at its start. The
+ * first qpi_workspace_state_size() bytes are what a checkpoint has to save. */
+QPI_API size_t qpi_workspace_size(void);
+QPI_API size_t qpi_workspace_state_size(void);
+#define QPI_WORKSPACE_ALIGNMENT 16
+
+typedef struct CUstream_st* qpi_stream_t; /* a cudaStream_t or CUstream */
+
+typedef struct qpi_isv {
+  size_t size;
+  int32_t device;    /* QPI_DEVICE_CPU or a GPU's ordinal */
+  void* slots;       /* the state vector, 4-byte aligned */
+  int64_t words;     /* its length in 4-byte slots */
+  void* workspace;   /* qpi_workspace_size() bytes on the same device, 16-byte aligned */
+  qpi_layout layout; /* where the slots are */
+} qpi_isv;
+
+QPI_API void qpi_isv_init(qpi_isv* isv); /* the initialiser: native layout, CPU, NULL pointers */
+
+/* Clear the workspace. Once, before its first use. */
+QPI_API qpi_status qpi_workspace_init(const qpi_isv* isv, qpi_stream_t stream);
+
+/* Write the defaults into the slots that the layout has. (On a GPU: by a kernel; nothing is copied from the host.) */
+QPI_API qpi_status qpi_isv_reset(const qpi_isv* isv, qpi_stream_t stream);
+
+/* Where a slot's words are: in the caller's buffer, in the workspace, or nowhere (a PARAM that the layout lacks: its
+ * default holds). Stores a device or host address, or NULL. */
+QPI_API qpi_status qpi_isv_slot_address(const qpi_isv* isv, qpi_slot slot, void** address);
+
+/* ---- the plan ------------------------------------------------------------------------------------------------------
+ * What does not change from step to step. Made once; creating it loads the kernels, so that the first step may already
+ * be inside a stream capture. */
+
+#define QPI_MAX_ACTIONS 4096
+#define QPI_MAX_ATOMS 4096
+#define QPI_MAX_ROWS (INT64_C(1) << 40) /* exclusive */
+
+typedef enum qpi_dtype { QPI_FLOAT32 = 0, QPI_FLOAT16 = 1, QPI_BFLOAT16 = 2 } qpi_dtype;
+
+typedef enum qpi_reduction {
+  QPI_REDUCTION_UNSET = 0, /* refused: the choice changes the strength by a factor of the batch size */
+  QPI_REDUCTION_SUM = 1,   /* gradient of lam * sum_b KL[b] (what the seed kernels do) */
+  QPI_REDUCTION_MEAN = 2   /* gradient of lam * mean_b KL[b]; b counts every row of the call, skipped ones too */
+} qpi_reduction;
+
+typedef enum qpi_mode {
+  QPI_MODE_ADD = 0,  /* pi_grad += ... ; rows and actions without a gradient are left alone */
+  QPI_MODE_WRITE = 1 /* pi_grad  = ... ; rows and actions without a gradient become 0 */
+} qpi_mode;
+
+typedef enum qpi_value_scale {
+  QPI_VALUE_SCALE_NONE = 0,       /* target = softmax(E_Q / tau) */
+  QPI_VALUE_SCALE_RUNNING_STD = 1 /* E_Q is divided by max(value_std, min_std); before the first observation by the
+                                     row's own standard deviation */
+} qpi_value_scale;
+
+typedef enum qpi_kl_stat {
+  QPI_KL_STAT_MEAN = 0, /* sum w KL / sum w over the rows */
+  QPI_KL_STAT_ROW0 = 1  /* KL of row 0 of the call, as the seed kernels do. Refused by qpi_accumulate. */
+} qpi_kl_stat;
+
+typedef enum qpi_kernel {
+  QPI_KERNEL_AUTO = 0,
+  QPI_KERNEL_STREAM = 1, /* any shape, stride and alignment */
+  QPI_KERNEL_TILE = 2,   /* packed arrays, tiles of rows staged in shared memory */
+  QPI_KERNEL_CPU_BASELINE = 16, /* the CPU: any processor */
+  QPI_KERNEL_CPU_AVX2 = 17,
+  QPI_KERNEL_CPU_AVX512 = 18
+} qpi_kernel;
+
+#define QPI_CHECK_POINTERS 1u /* flag: every call asks the driver where each pointer lives */
+
+typedef struct qpi_problem {
+  size_t size;
+  int32_t device;       /* QPI_DEVICE_CPU or a GPU's ordinal */
+  int64_t actions;      /* 1 .. QPI_MAX_ACTIONS */
+  int64_t atoms;        /* 1 .. QPI_MAX_ATOMS */
+  qpi_dtype q_dtype;    /* dtype of q_logits; arithmetic is float32 throughout */
+  qpi_dtype pi_dtype;   /* dtype of pi_logits */
+  qpi_dtype grad_dtype; /* dtype of pi_grad: QPI_FLOAT32, or pi_dtype */
+  qpi_reduction reduction;
+  qpi_mode mode;
+  qpi_value_scale value_scale;
+  qpi_kl_stat kl_stat;
+  float illegal_below; /* pi_logits at or below it mark an illegal action; -INFINITY: only -inf does */
+  /* Strides in elements. The initialiser's QPI_PACKED stands for the packed C order of [rows, actions, atoms]. */
+  int64_t q_stride[3];       /* row, action, atom */
+  int64_t pi_stride[2];      /* row, action */
+  int64_t grad_stride[2];    /* row, action */
+  int64_t legal_stride[2];   /* row, action */
+  int64_t support_stride[2]; /* action, atom; packed = one support shared by all actions: {0, 1} */
+  int64_t weight_stride;     /* row */
+  uint32_t flags;            /* QPI_CHECK_POINTERS or 0 */
+  qpi_kernel kernel;         /* QPI_KERNEL_AUTO, or force one (tests, benchmarks) */
+  int32_t max_blocks;        /* 0: chosen; else an upper bound on the grid. The results do not depend on it. */
+  int32_t max_threads;       /* CPU: 0: every core this process may use; else an upper bound. Results likewise. */
+} qpi_problem;
+
+#define QPI_PACKED INT64_MIN
+
+QPI_API void qpi_problem_init(qpi_problem* problem);
+
+typedef struct qpi_plan qpi_plan;
+
+QPI_API qpi_status qpi_plan_create(const qpi_problem* problem, qpi_plan** plan);
+QPI_API void qpi_plan_destroy(qpi_plan* plan); /* NULL is fine; captured graphs must not be replayed afterwards */
+
+/* Which kernel a call with this many rows (and 16-byte aligned arrays) runs, with which grid, and why; text. */
+QPI_API qpi_status qpi_plan_describe(const qpi_plan* plan, int64_t rows, char* text, size_t capacity, size_t* length);
+
+/* ---- the step ------------------------------------------------------------------------------------------------------ */
+
+/* One batch. Pointers are to memory of the plan's device. */
+typedef struct qpi_batch {
+  size_t size;
+  int64_t rows;                 /* 0 .. QPI_MAX_ROWS - 1; with 0 rows every other pointer may be NULL */
+  const void* q_logits;         /* [rows, actions, atoms] */
+  const void* pi_logits;        /* [rows, actions] */
+  const float* support;         /* [atoms] or [actions, atoms], by support_stride */
+  void* pi_grad;                /* [rows, actions]: gradient of the loss with respect to pi_logits */
+  const uint8_t* legal_actions; /* optional [rows, actions]: 0 = illegal; neither q nor pi of that action is read */
+  const float* row_weights;     /* optional [rows]: >= 0; 0 = the row is not there */
+  const float* grad_scale;      /* optional, one float: multiplies the gradient, never the statistic */
+} qpi_batch;
+
+QPI_API void qpi_batch_init(qpi_batch* batch);
+
+/* Gradient, statistic, moving average and control law: the whole step. With 0 rows nothing changes. */
+QPI_API qpi_status qpi_step(const qpi_plan* plan, const qpi_isv* isv, const qpi_batch* batch, qpi_stream_t stream);
+
+/* Every check that qpi_step makes, and where each pointer lives as well (QPI_CHECK_POINTERS); launches nothing. */
+QPI_API qpi_status qpi_batch_check(const qpi_plan* plan, const qpi_isv* isv, const qpi_batch* batch);
+
+/* ---- its parts -----------------------------------------------------------------------------------------------------
+ * qpi_step = qpi_accumulate + qpi_commit, in fewer launches. Apart, they let micro-batches, the heads of a
+ * multi-discrete action space (a plan each) or the ranks of a data-parallel job count as one observation. */
+
+/* Gradient (with lam and tau of the last commit), and the statistic added to the workspace's record. */
+QPI_API qpi_status qpi_accumulate(const qpi_plan* plan, const qpi_isv* isv, const qpi_batch* batch, qpi_stream_t stream);
+
+/* Moving averages and control law from the record, which is then empty. Zero total weight: nothing moves. */
+QPI_API qpi_status qpi_commit(const qpi_isv* isv, qpi_stream_t stream);
+
+/* Gradient and moving average, lam untouched: what the first seed kernel does. qpi_control is the other half. */
+QPI_API qpi_status qpi_distill_grad(const qpi_plan* plan, const qpi_isv* isv, const qpi_batch* batch,
+                                    qpi_stream_t stream);
+
+/* The control law alone, on kl_ema as it stands. */
+QPI_API qpi_status qpi_control(const qpi_isv* isv, qpi_stream_t stream);
+
+/* Empty the record (an optimiser step that was skipped). */
+QPI_API qpi_status qpi_discard(const qpi_isv* isv, qpi_stream_t stream);
+
+/* The statistic of a batch, stored in *record (memory of the plan's device, 8-byte aligned). No gradient (pi_grad may
+ * be NULL), no change to the ISV or the workspace's record. */
+QPI_API qpi_status qpi_measure(const qpi_plan* plan, const qpi_isv* isv, const qpi_batch* batch, qpi_record* record,
+                               qpi_stream_t stream);
+
+/* Clear slot `faults`. */
+QPI_API qpi_status qpi_clear_faults(const qpi_isv* isv, qpi_stream_t stream);
+
+/* ---- the seed kernels ----------------------------------------------------------------------------------------------
+ * The two kernels this library grew from, with their shapes (11 actions, 21 atoms), their bus slots and their
+ * behaviour to the letter: KL of row 0, zero as "not initialised", floors, NaN and all. For code that must not change;
+ * everything else wants qpi_step. The same semantics are in the shipped fatbin under the kernels' own names. */
+
+#define QPI_SEED_ACTIONS 11
+#define QPI_SEED_ATOMS 21
+#define QPI_SEED_BUS_WORDS 494 /* the bus must be at least this long */
+
+QPI_API qpi_status qpi_seed_distill_grad(const float* q_logits, const float* pi_logits, const float* atom_supports,
+                                         float* isv, float* pi_grad_logits, int64_t rows, int32_t device,
+                                         qpi_stream_t stream);
+QPI_API qpi_status qpi_seed_lambda_controller(float* isv, int32_t device, qpi_stream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,48 @@
+/* The ISV manifest: every number of the distillation loop, written down once.
+ *
+ * C, Cython, Python, the README's table and the checks on the host all take their names, types, defaults and ranges
+ * from this list. A new slot goes to the end: the native layout follows the order of the list.
+ *
+ *   X(name, type, role, default, low, high, unit, meaning)
+ *
+ * type   F32      one slot, float
+ *        U32      one slot, unsigned bits or a code
+ *        U64      two slots, low word first: a 64-bit counter
+ * role   PARAM    set by the host; a layout that lacks it gets the default
+ *        STATE    moved by the loop and saved with it; a layout that lacks it keeps it in the workspace
+ *        OUTPUT   written by the loop for people; likewise
+ * low, high       the closed range a host setter accepts
+ */
+#ifndef QPI_DISTILL_ISV_MANIFEST_H
+#define QPI_DISTILL_ISV_MANIFEST_H
+
+/* clang-format off */
+#define QPI_ISV_MANIFEST(X)                                                                                            \
+  X(lam,                F32, STATE,  0.1,    0.0,     3.0e38,  "1",     "weight of the distillation term; 0 switches it off for good") \
+  X(tau,                F32, STATE,  1.0,    0.0,     INFINITY,"value", "temperature of the target softmax(E_Q / tau); +inf is the uniform target") \
+  X(kl_ema,             F32, STATE,  0.0,    0.0,     3.0e38,  "nat",   "moving average of the batch KL(target || policy)") \
+  X(kl_target,          F32, PARAM,  0.05,   1.0e-30, 3.0e38,  "nat",   "KL the control law steers to") \
+  X(kl_alpha,           F32, PARAM,  0.05,   1.0e-30, 1.0,     "1",     "share of the newest observation in kl_ema") \
+  X(lam_min,            F32, PARAM,  0.05,   1.0e-30, 3.0e38,  "1",     "floor of lam while it is not 0") \
+  X(lam_max,            F32, PARAM,  1.0,    1.0e-30, 3.0e38,  "1",     "ceiling of lam") \
+  X(kl_tolerance,       F32, PARAM,  3.0,    1.0,     3.0e38,  "1",     "dead zone: kl_target / kl_tolerance to kl_target * kl_tolerance") \
+  X(lam_up,             F32, PARAM,  1.2,    1.0,     3.0e38,  "1",     "factor on lam when kl_ema is above the dead zone") \
+  X(lam_down,           F32, PARAM,  0.998,  1.0e-30, 1.0,     "1",     "factor on lam when kl_ema is below the dead zone") \
+  X(tau_min,            F32, PARAM,  1.0e-3, 1.0e-30, 3.0e38,  "value", "floor of the temperature in use") \
+  X(kl_row_max,         F32, PARAM,  100.0,  1.0e-30, 3.0e38,  "nat",   "bound on one row's share of the statistic") \
+  X(min_std,            F32, PARAM,  1.0e-3, 1.0e-30, 3.0e38,  "value", "floor of the standard deviation that values are divided by") \
+  X(value_alpha,        F32, PARAM,  0.05,   1.0e-30, 1.0,     "1",     "share of the newest observation in the variance behind value_std") \
+  X(value_std,          F32, STATE,  0.0,    0.0,     3.0e38,  "value", "running standard deviation of the action values within a row") \
+  X(observations,       U64, STATE,  0,      0.0,     1.8e19,  "count", "commits that went into kl_ema") \
+  X(value_observations, U64, STATE,  0,      0.0,     1.8e19,  "count", "commits that went into value_std") \
+  X(kl_last,            F32, OUTPUT, 0.0,    0.0,     3.0e38,  "nat",   "batch KL of the last commit that had rows") \
+  X(rows_last,          U64, OUTPUT, 0,      0.0,     1.8e19,  "count", "rows in the statistic of the last commit") \
+  X(skipped_last,       U64, OUTPUT, 0,      0.0,     1.8e19,  "count", "rows left out whole in the last commit") \
+  X(clipped_last,       U64, OUTPUT, 0,      0.0,     1.8e19,  "count", "rows whose KL was over kl_row_max in the last commit") \
+  X(skipped_rows,       U64, OUTPUT, 0,      0.0,     1.8e19,  "count", "rows left out whole since the start") \
+  X(clipped_rows,       U64, OUTPUT, 0,      0.0,     1.8e19,  "count", "rows whose KL was over kl_row_max since the start") \
+  X(faults,             U32, OUTPUT, 0,      0.0,     4.3e9,   "bits",  "sticky bits, one per kind of device value that made no sense (qpi_fault)") \
+  X(reason,             U32, OUTPUT, 0,      0.0,     4.3e9,   "code",  "what the last commit or control call did, and why (qpi_reason)")
+/* clang-format on */
+
+#endif

@@ -1,0 +1,48 @@
+// What the host side may ask of the kernels. Every function enqueues and returns a cudaError_t as int.
+#pragma once
+
+#include <cstddef>
+
+#include "../math/state.h"
+
+namespace qpi::gpu {
+
+// How the rows kernel of one call is launched. The choice never changes the results.
+struct RowsLaunch {
+  qpi_kernel kernel;
+  int rows_at_once;  // rows a block works on together
+  int blocks;
+  int threads;
+  size_t shared_bytes;  // dynamic shared memory
+};
+
+// Load every kernel on the current device and let the tile kernel use `shared_bytes` of dynamic shared memory.
+int load_kernels(size_t shared_bytes);
+
+// Blocks of this launch that fit on one multiprocessor of the current device.
+int blocks_per_multiprocessor(const RowsLaunch& launch, qpi_dtype q_dtype, int* blocks);
+
+int launch_rows(const RowsArgs& args, const RowsLaunch& launch, void* stream);
+
+// `overlap`: start while the rows kernel drains (programmatic dependent launch, compute capability 9.0 and later).
+int launch_finish(const FinishArgs& args, bool overlap, void* stream);
+
+int launch_commit(const IsvSpan& isv, qpi_record* record, CommitParts parts, void* stream);
+int launch_control(const IsvSpan& isv, void* stream);
+int launch_discard(qpi_record* record, void* stream);
+int launch_clear_faults(const IsvSpan& isv, void* stream);
+int launch_reset(const IsvSpan& isv, qpi_record* record, ResetParts parts, void* stream);
+
+int launch_seed_grad(const float* q_logits, const float* pi_logits, const float* atom_supports, float* isv,
+                     float* pi_grad_logits, int64_t rows, void* stream);
+int launch_seed_controller(float* isv, void* stream);
+
+// Shared memory of the tile kernel.
+struct TileShape {
+  int rows, actions, atoms;
+  int q_bytes, pi_bytes, grad_bytes;  // of one element; grad_bytes 0: no gradient is read
+  bool shared_support;                // one support for all actions
+};
+size_t tile_shared_bytes(const TileShape& shape);
+
+}  // namespace qpi::gpu

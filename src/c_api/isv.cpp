@@ -1,0 +1,194 @@
+// The state vector: manifest, layouts, checks, and the calls that touch nothing but the state.
+#include "isv.h"
+
+#include <cinttypes>
+
+#include "backends.h"
+#include "status.h"
+
+namespace qpi {
+
+namespace {
+
+constexpr NativeLayout kNativeLayout = make_native_layout();
+
+constexpr qpi_slot_info kSlots[] = {
+#define QPI_INFO(name, type, role, def, low, high, unit, meaning) \
+  {#name, QPI_SLOT_##type, QPI_SLOT_##role, slot_words(QPI_SLOT_##type), def, low, high, unit, meaning},
+    QPI_ISV_MANIFEST(QPI_INFO)
+#undef QPI_INFO
+};
+
+qpi_status check_layout(const qpi_layout& layout, int64_t* words) {
+  if (layout.size != sizeof(qpi_layout)) {
+    return fail(QPI_ERROR_VALUE, "layout.size is %zu; expected %zu (fill the layout with qpi_layout_native or _bus)",
+                layout.size, sizeof(qpi_layout));
+  }
+  int64_t needed = 0;
+  for (int slot = 0; slot < QPI_SLOT_COUNT; ++slot) {
+    const int32_t index = layout.index[slot];
+    if (index == -1) continue;
+    if (index < -1) {
+      return fail(QPI_ERROR_VALUE, "layout.index[%s] is %" PRId32 "; expected an index, or -1 for absent",
+                  kSlots[slot].name, index);
+    }
+    const int64_t end = static_cast<int64_t>(index) + kSlots[slot].words;
+    if (end > needed) needed = end;
+    for (int other = 0; other < slot; ++other) {
+      const int32_t at = layout.index[other];
+      if (at >= 0 && at < end && index < at + kSlots[other].words) {
+        return fail(QPI_ERROR_VALUE, "layout.index[%s] is %" PRId32 "; slot %s is already there", kSlots[slot].name,
+                    index, kSlots[other].name);
+      }
+    }
+  }
+  *words = needed;
+  return QPI_SUCCESS;
+}
+
+// The ISV's device, and a stream that fits it.
+qpi_status check_call(const qpi_isv* isv, qpi_stream_t stream) {
+  QPI_TRY(check_isv(isv));
+  return check_stream(isv->device, stream);
+}
+
+}  // namespace
+
+qpi_status check_stream(int32_t device, qpi_stream_t stream) {
+  if (device == QPI_DEVICE_CPU && stream != nullptr)
+    return fail(QPI_ERROR_VALUE, "stream is %p; expected NULL on the CPU", static_cast<void*>(stream));
+  return QPI_SUCCESS;
+}
+
+qpi_status check_isv(const qpi_isv* isv) {
+  if (isv == nullptr) return fail(QPI_ERROR_POINTER, "isv is NULL");
+  if (isv->size != sizeof(qpi_isv)) {
+    return fail(QPI_ERROR_VALUE, "isv.size is %zu; expected %zu (fill the struct with qpi_isv_init)", isv->size,
+                sizeof(qpi_isv));
+  }
+  if (isv->device < QPI_DEVICE_CPU) {
+    return fail(QPI_ERROR_VALUE, "isv.device is %" PRId32 "; expected QPI_DEVICE_CPU (-1) or the ordinal of a GPU",
+                isv->device);
+  }
+  int64_t needed = 0;
+  QPI_TRY(check_layout(isv->layout, &needed));
+  if (isv->words < needed) {
+    return fail(QPI_ERROR_VALUE, "isv.words is %" PRId64 "; this layout needs at least %" PRId64, isv->words, needed);
+  }
+  if (isv->slots == nullptr && needed > 0) return fail(QPI_ERROR_POINTER, "isv.slots is NULL");
+  if (reinterpret_cast<uintptr_t>(isv->slots) % sizeof(uint32_t) != 0)
+    return fail(QPI_ERROR_POINTER, "isv.slots is %p; expected 4-byte alignment", isv->slots);
+  if (isv->workspace == nullptr) return fail(QPI_ERROR_POINTER, "isv.workspace is NULL");
+  if (reinterpret_cast<uintptr_t>(isv->workspace) % QPI_WORKSPACE_ALIGNMENT != 0) {
+    return fail(QPI_ERROR_POINTER, "isv.workspace is %p; expected %d-byte alignment", isv->workspace,
+                QPI_WORKSPACE_ALIGNMENT);
+  }
+  const auto slots = reinterpret_cast<uintptr_t>(isv->slots), workspace = reinterpret_cast<uintptr_t>(isv->workspace);
+  if (slots < workspace + sizeof(Workspace) && workspace < slots + static_cast<uintptr_t>(isv->words) * 4)
+    return fail(QPI_ERROR_POINTER, "isv.slots overlaps isv.workspace");
+  return QPI_SUCCESS;
+}
+
+IsvSpan isv_span(const qpi_isv& isv) {
+  IsvSpan span;
+  span.slots = static_cast<uint32_t*>(isv.slots);
+  span.mirror = isv_workspace(isv)->mirror;
+  for (int slot = 0; slot < QPI_SLOT_COUNT; ++slot) span.index[slot] = isv.layout.index[slot];
+  return span;
+}
+
+}  // namespace qpi
+
+using namespace qpi;
+
+extern "C" {
+
+qpi_status qpi_isv_slot_info(int32_t slot, qpi_slot_info* info) {
+  if (info == nullptr) return fail(QPI_ERROR_POINTER, "info is NULL");
+  if (slot < 0 || slot >= QPI_SLOT_COUNT)
+    return fail(QPI_ERROR_VALUE, "slot is %" PRId32 "; expected 0 to %d", slot, QPI_SLOT_COUNT - 1);
+  *info = kSlots[slot];
+  return QPI_SUCCESS;
+}
+
+void qpi_layout_native(qpi_layout* layout) {
+  if (layout == nullptr) return;
+  layout->size = sizeof(qpi_layout);
+  for (int slot = 0; slot < QPI_SLOT_COUNT; ++slot) layout->index[slot] = kNativeLayout.first[slot];
+}
+
+void qpi_layout_bus(qpi_layout* layout) {
+  if (layout == nullptr) return;
+  layout->size = sizeof(qpi_layout);
+  for (int32_t& index : layout->index) index = -1;
+  layout->index[QPI_SLOT_lam] = 486;
+  layout->index[QPI_SLOT_tau] = 487;
+  layout->index[QPI_SLOT_kl_ema] = 488;
+  layout->index[QPI_SLOT_kl_target] = 491;
+  layout->index[QPI_SLOT_kl_alpha] = 493;
+}
+
+int64_t qpi_layout_words(const qpi_layout* layout) {
+  int64_t words = 0;
+  if (layout == nullptr || check_layout(*layout, &words) != QPI_SUCCESS) return -1;
+  return words;
+}
+
+size_t qpi_workspace_size(void) { return sizeof(Workspace); }
+
+size_t qpi_workspace_state_size(void) { return offsetof(Workspace, slots); }
+
+void qpi_isv_init(qpi_isv* isv) {
+  if (isv == nullptr) return;
+  *isv = qpi_isv{};
+  isv->size = sizeof(qpi_isv);
+  isv->device = QPI_DEVICE_CPU;
+  qpi_layout_native(&isv->layout);
+}
+
+qpi_status qpi_isv_slot_address(const qpi_isv* isv, qpi_slot slot, void** address) {
+  if (address == nullptr) return fail(QPI_ERROR_POINTER, "address is NULL");
+  QPI_TRY(check_isv(isv));
+  if (slot < 0 || slot >= QPI_SLOT_COUNT)
+    return fail(QPI_ERROR_VALUE, "slot is %d; expected 0 to %d", static_cast<int>(slot), QPI_SLOT_COUNT - 1);
+  const IsvSpan span = isv_span(*isv);
+  const int32_t index = span.index[slot];
+  if (index >= 0) {
+    *address = span.slots + index;
+  } else {
+    *address = kSlots[slot].role == QPI_SLOT_PARAM ? nullptr : span.mirror + kNativeLayout.first[slot];
+  }
+  return QPI_SUCCESS;
+}
+
+qpi_status qpi_workspace_init(const qpi_isv* isv, qpi_stream_t stream) {
+  QPI_TRY(check_call(isv, stream));
+  return backend_reset(isv->device, isv_span(*isv), &isv_workspace(*isv)->record, ResetParts::kWorkspace, stream);
+}
+
+qpi_status qpi_isv_reset(const qpi_isv* isv, qpi_stream_t stream) {
+  QPI_TRY(check_call(isv, stream));
+  return backend_reset(isv->device, isv_span(*isv), nullptr, ResetParts::kSlots, stream);
+}
+
+qpi_status qpi_commit(const qpi_isv* isv, qpi_stream_t stream) {
+  QPI_TRY(check_call(isv, stream));
+  return backend_commit(isv->device, isv_span(*isv), &isv_workspace(*isv)->record, stream);
+}
+
+qpi_status qpi_control(const qpi_isv* isv, qpi_stream_t stream) {
+  QPI_TRY(check_call(isv, stream));
+  return backend_control(isv->device, isv_span(*isv), stream);
+}
+
+qpi_status qpi_discard(const qpi_isv* isv, qpi_stream_t stream) {
+  QPI_TRY(check_call(isv, stream));
+  return backend_discard(isv->device, &isv_workspace(*isv)->record, stream);
+}
+
+qpi_status qpi_clear_faults(const qpi_isv* isv, qpi_stream_t stream) {
+  QPI_TRY(check_call(isv, stream));
+  return backend_clear_faults(isv->device, isv_span(*isv), stream);
+}
+
+}  // extern "C"

@@ -1,0 +1,147 @@
+// The CPU backend: instruction set, threads, and the end of a step.
+#include <sched.h>
+
+#include <system_error>
+#include <thread>
+
+#include "../../cuda/math/control_laws.h"
+#include "../../cuda/seed/seed_row.h"
+#include "cpu.h"
+
+namespace qpi::cpu {
+
+namespace {
+
+RunSlots run_slots_of(Isa isa) {
+#if QPI_WITH_X86_SIMD
+  if (isa == Isa::kAvx512) return run_slots_avx512;
+  if (isa == Isa::kAvx2) return run_slots_avx2;
+#endif
+  (void)isa;
+  return run_slots_baseline;
+}
+
+// The first `threads - 1` shares go to new threads, the last to the caller, which also does whatever could not start.
+constexpr int kMaxThreads = 64;
+
+void run_shares(const Plan& plan, const RowsArgs& args, const StepNumbers& numbers, int threads) {
+  const RunSlots run_slots = run_slots_of(plan.isa);
+  const int slots = slots_in_use(args.rows);
+  // A multiple of two: a 16-lane pack works on two tiles, which go to adjacent slots.
+  const auto begin_of = [&](int share) { return static_cast<int>(int64_t{slots} * share / threads) / 2 * 2; };
+  const auto end_of = [&](int share) { return share + 1 == threads ? slots : begin_of(share + 1); };
+
+  std::thread workers[kMaxThreads];
+  int started = 0;
+  try {
+    for (; started < threads - 1; ++started)
+      workers[started] = std::thread(run_slots, std::cref(args), std::cref(numbers), begin_of(started), end_of(started));
+  } catch (const std::system_error&) {
+    // No more threads to be had; the caller does the rest.
+  }
+  run_slots(args, numbers, begin_of(started), slots);
+  for (int i = 0; i < started; ++i) workers[i].join();
+}
+
+qpi_record fold_slots(const qpi_record* slots, int in_use) {
+  qpi_record lanes[kFoldLanes];
+  for (int lane = 0; lane < kFoldLanes; ++lane) lanes[lane] = fold_lane(slots, in_use, lane);
+  for (int stride = 1; stride < kFoldLanes; stride *= 2) {
+    for (int lane = 0; lane < kFoldLanes; lane += 2 * stride) add_record(lanes[lane], lanes[lane + stride]);
+  }
+  return lanes[0];
+}
+
+}  // namespace
+
+bool isa_supported(Isa isa) {
+#if QPI_WITH_X86_SIMD
+  __builtin_cpu_init();
+  const bool avx2 =
+      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  if (isa == Isa::kAvx2) return avx2;
+  if (isa == Isa::kAvx512) {
+    return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  }
+#endif
+  return isa == Isa::kBaseline;
+}
+
+Isa best_isa() {
+  if (isa_supported(Isa::kAvx512)) return Isa::kAvx512;
+  return isa_supported(Isa::kAvx2) ? Isa::kAvx2 : Isa::kBaseline;
+}
+
+const char* isa_name(Isa isa) {
+  switch (isa) {
+    case Isa::kAvx512: return "avx512";
+    case Isa::kAvx2: return "avx2";
+    case Isa::kBaseline: return "baseline";
+  }
+  return "unknown";
+}
+
+int usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) == 0) {
+    const int count = CPU_COUNT(&set);
+    if (count > 0) return count;
+  }
+  const unsigned count = std::thread::hardware_concurrency();
+  return count > 0 ? static_cast<int>(count) : 1;
+}
+
+int threads_for(const Plan& plan, int64_t rows, int64_t actions, int64_t atoms) {
+  // Starting and joining a thread costs tens of microseconds; give each at least ten times as much to do.
+  constexpr int64_t kElementsPerThread = 200'000;
+  const int64_t elements = rows * actions * (atoms + 4);
+  const int64_t pays = elements / kElementsPerThread;
+  const int64_t most = plan.max_threads < kMaxThreads ? plan.max_threads : kMaxThreads;
+  if (pays < 2) return 1;
+  return static_cast<int>(pays < most ? pays : most);
+}
+
+void run(const Plan& plan, const RowsArgs& rows, const FinishArgs& finish_args) {
+  const StepNumbers numbers =
+      read_step_numbers(IsvView(rows.isv), rows.running_std, rows.reduction_scale, rows.grad_scale);
+  qpi_record total{};
+  if (!numbers.halted) {
+    run_shares(plan, rows, numbers, threads_for(plan, rows.rows, rows.actions, rows.atoms));
+    total = fold_slots(rows.slots, slots_in_use(rows.rows));
+  }
+  finish(finish_args, total);
+}
+
+void commit(const IsvSpan& isv, qpi_record* record) {
+  qpi::commit(IsvView(isv), record, CommitParts::kObserveAndControl);
+}
+void control(const IsvSpan& isv) { control_alone(IsvView(isv)); }
+void clear_faults(const IsvSpan& isv) { IsvView(isv).set_bits<QPI_SLOT_faults>(0); }
+void reset(const IsvSpan& isv, qpi_record* record, ResetParts parts) {
+  if (record != nullptr) *record = qpi_record{};
+  qpi::reset(IsvView(isv), parts);
+}
+
+void seed_grad(const float* q_logits, const float* pi_logits, const float* atom_supports, float* isv,
+               float* pi_grad_logits, int64_t rows) {
+  using namespace qpi::seed;
+  const float lambda = isv[kLambda];
+  const float temperature = safe_temperature(isv);
+  for (int64_t row = 0; row < rows; ++row) {
+    float values[kActions], target[kActions], policy[kActions];
+    for (int a = 0; a < kActions; ++a)
+      values[a] = seed::expected_value(q_logits + (row * kActions + a) * kAtoms, atom_supports);
+    action_softmax(values, temperature, target);
+    action_softmax(pi_logits + row * kActions, 1.0f, policy);
+    if (lambda > 0.0f) {
+      for (int a = 0; a < kActions; ++a) pi_grad_logits[row * kActions + a] += lambda * (policy[a] - target[a]);
+    }
+    if (row == 0) update_kl_ema(isv, seed::kl_divergence(target, policy));
+  }
+}
+
+void seed_controller(float* isv) { seed::lambda_controller(isv); }
+
+}  // namespace qpi::cpu

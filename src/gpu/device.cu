@@ -1,0 +1,362 @@
+// The GPU backend: finds the device, keeps the caller's context, chooses kernels, launches.
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include <cinttypes>
+#include <cstdio>
+
+#include "../../cuda/kernels/launch.h"
+#include "../../cuda/kernels/rows_kernels.cuh"
+#include "../c_api/status.h"
+#include "gpu.h"
+
+#ifndef QPI_CUDA_ARCHITECTURES
+#define QPI_CUDA_ARCHITECTURES "unknown"
+#endif
+
+namespace qpi::gpu {
+
+namespace {
+
+constexpr int kOldestDriver = 13000;  // CUDA 13.0, driver 580
+
+// ---- errors --------------------------------------------------------------------------------------------------------
+
+// Reports a runtime error and takes it off this library's copy of the runtime.
+qpi_status cuda_failed(int error, const char* what) {
+  cudaGetLastError();
+  const auto code = static_cast<cudaError_t>(error);
+  if (code == cudaErrorNoKernelImageForDevice || code == cudaErrorInvalidDeviceFunction ||
+      code == cudaErrorUnsupportedPtxVersion) {
+    int device = -1, major = 0, minor = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+    return fail(QPI_ERROR_NO_DEVICE,
+                "GPU %d has compute capability %d.%d, and this library holds no kernels for it; it was built for %s",
+                device, major, minor, QPI_CUDA_ARCHITECTURES);
+  }
+  return fail(QPI_ERROR_CUDA, "%s: %s (%s)", what, cudaGetErrorName(code), cudaGetErrorString(code));
+}
+
+#define QPI_CUDA_TRY(expression, what)                                        \
+  do {                                                                        \
+    if (const int error_ = (expression); error_ != 0) return cuda_failed(error_, what); \
+  } while (0)
+
+// ---- the driver, reached through the runtime -------------------------------------------------------------------------
+
+struct Driver {
+  CUresult (*init)(unsigned) = nullptr;
+  CUresult (*get_current)(CUcontext*) = nullptr;
+  CUresult (*set_current)(CUcontext) = nullptr;
+  CUresult (*get_device)(CUdevice*) = nullptr;
+  bool loaded = false;
+};
+
+template <class Function>
+bool find(const char* name, Function* function) {
+  void* address = nullptr;
+  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+  if (cudaGetDriverEntryPointByVersion(name, &address, 12000, cudaEnableDefault, &result) != cudaSuccess ||
+      result != cudaDriverEntryPointSuccess) {
+    cudaGetLastError();
+    return false;
+  }
+  *function = reinterpret_cast<Function>(address);
+  return true;
+}
+
+const Driver& driver() {
+  static const Driver instance = [] {
+    Driver d;
+    d.loaded = find("cuInit", &d.init) && find("cuCtxGetCurrent", &d.get_current) &&
+               find("cuCtxSetCurrent", &d.set_current) && find("cuCtxGetDevice", &d.get_device);
+    return d;
+  }();
+  return instance;
+}
+
+// Is there a driver that this build can use? Creates no context.
+qpi_status check_driver() {
+  int version = 0;
+  if (cudaDriverGetVersion(&version) != cudaSuccess || version == 0) {
+    cudaGetLastError();
+    return fail(QPI_ERROR_NO_DEVICE, "no NVIDIA driver was found (libcuda.so.1)");
+  }
+  if (version < kOldestDriver) {
+    return fail(QPI_ERROR_NO_DEVICE, "the NVIDIA driver supports CUDA %d.%d; this library needs driver 580 (CUDA 13.0)",
+                version / 1000, version % 1000 / 10);
+  }
+  return QPI_SUCCESS;
+}
+
+qpi_status check_device(int32_t device) {
+  QPI_TRY(check_driver());
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error == cudaErrorNoDevice || (error == cudaSuccess && count == 0)) {
+    cudaGetLastError();
+    return fail(QPI_ERROR_NO_DEVICE, "the NVIDIA driver shows no GPU (CUDA_VISIBLE_DEVICES?)");
+  }
+  if (error != cudaSuccess) {
+    cudaGetLastError();
+    return fail(QPI_ERROR_NO_DEVICE, "the GPUs cannot be listed: %s (%s)", cudaGetErrorName(error),
+                cudaGetErrorString(error));
+  }
+  if (device >= count) return fail(QPI_ERROR_NO_DEVICE, "device is %" PRId32 "; this process sees %d GPU(s)", device, count);
+  return QPI_SUCCESS;
+}
+
+// Makes `device` current and puts the caller's context back. Costs two driver calls where it is current already.
+class DeviceGuard {
+ public:
+  DeviceGuard() = default;
+  DeviceGuard(const DeviceGuard&) = delete;
+  DeviceGuard& operator=(const DeviceGuard&) = delete;
+
+  ~DeviceGuard() {
+    if (restore_) driver().set_current(before_);
+  }
+
+  qpi_status enter(int32_t device) {
+    const Driver& d = driver();
+    if (!d.loaded) {
+      QPI_TRY(check_driver());
+      return fail(QPI_ERROR_NO_DEVICE, "the NVIDIA driver lacks the functions that this library needs");
+    }
+    CUresult result = d.get_current(&before_);
+    if (result == CUDA_ERROR_NOT_INITIALIZED) {
+      QPI_TRY(check_device(device));
+      result = d.init(0);
+      if (result == CUDA_SUCCESS) result = d.get_current(&before_);
+    }
+    if (result != CUDA_SUCCESS) return fail(QPI_ERROR_CUDA, "cuCtxGetCurrent: error %d", static_cast<int>(result));
+    if (before_ != nullptr) {
+      CUdevice current = -1;
+      if (d.get_device(&current) == CUDA_SUCCESS && current == device) return QPI_SUCCESS;
+    }
+    QPI_TRY(check_device(device));
+    restore_ = true;
+    QPI_CUDA_TRY(cudaSetDevice(device), "cudaSetDevice");
+    return QPI_SUCCESS;
+  }
+
+ private:
+  CUcontext before_ = nullptr;
+  bool restore_ = false;
+};
+
+// Loading a module is fine while some stream of the process captures, if the thread says so.
+class RelaxedCapture {
+ public:
+  RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+// ---- choosing --------------------------------------------------------------------------------------------------------
+
+int dtype_bytes(qpi_dtype dtype) { return dtype == QPI_FLOAT32 ? 4 : 2; }
+
+size_t tile_bytes(const qpi_problem& p, int rows) {
+  return tile_shared_bytes({rows, static_cast<int>(p.actions), static_cast<int>(p.atoms), dtype_bytes(p.q_dtype),
+                            dtype_bytes(p.pi_dtype), p.mode == QPI_MODE_WRITE ? 0 : dtype_bytes(p.grad_dtype),
+                            p.support_stride[0] == 0});
+}
+
+qpi_status measure_choice(qpi_kernel kernel, const qpi_problem& problem, int multiprocessors, KernelChoice* choice) {
+  int blocks = 0;
+  const RowsLaunch launch{kernel, choice->rows_at_once, 1, choice->threads, choice->shared_bytes};
+  QPI_CUDA_TRY(blocks_per_multiprocessor(launch, problem.q_dtype, &blocks), "occupancy of the rows kernel");
+  choice->possible = blocks > 0;
+  choice->resident_blocks = blocks * multiprocessors;
+  return QPI_SUCCESS;
+}
+
+}  // namespace
+
+qpi_status plan_create(const qpi_problem& problem, bool packed, Plan* plan) {
+  QPI_TRY(check_device(problem.device));
+  DeviceGuard guard;
+  QPI_TRY(guard.enter(problem.device));
+  const RelaxedCapture relaxed;
+
+  int major = 0, minor = 0, shared_limit = 0;
+  QPI_CUDA_TRY(cudaDeviceGetAttribute(&plan->multiprocessors, cudaDevAttrMultiProcessorCount, problem.device),
+               "cudaDeviceGetAttribute");
+  QPI_CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, problem.device),
+               "cudaDeviceGetAttribute");
+  QPI_CUDA_TRY(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, problem.device),
+               "cudaDeviceGetAttribute");
+  QPI_CUDA_TRY(cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, problem.device),
+               "cudaDeviceGetAttribute");
+  plan->capability = major * 10 + minor;
+  plan->overlap = major >= 9;
+  QPI_CUDA_TRY(load_kernels(static_cast<size_t>(shared_limit)), "loading the kernels");
+
+  plan->stream = {true, kTileRows, kStreamThreads, 0, 0};
+  QPI_TRY(measure_choice(QPI_KERNEL_STREAM, problem, plan->multiprocessors, &plan->stream));
+
+  for (int i = 0; i < kTileChoices; ++i) {
+    KernelChoice& choice = plan->tile[i];
+    choice = {};
+    choice.rows_at_once = kTileRows << i;
+    const int64_t items = choice.rows_at_once * problem.actions;
+    const int64_t lanes = items < kTileMaxThreads ? (items + 31) / 32 * 32 : kTileMaxThreads;
+    choice.threads = static_cast<int>(lanes < 4 * choice.rows_at_once ? 4 * choice.rows_at_once : lanes);
+    choice.shared_bytes = tile_bytes(problem, choice.rows_at_once);
+    if (!packed || choice.shared_bytes > static_cast<size_t>(shared_limit)) continue;
+    QPI_TRY(measure_choice(QPI_KERNEL_TILE, problem, plan->multiprocessors, &choice));
+  }
+  if (problem.kernel == QPI_KERNEL_TILE && !plan->tile[0].possible) {
+    return fail(QPI_ERROR_UNSUPPORTED,
+                packed ? "kernel is QPI_KERNEL_TILE, but 8 rows of %" PRId64 " actions and %" PRId64
+                         " atoms need %zu bytes of shared memory; GPU %d has %d a block"
+                       : "kernel is QPI_KERNEL_TILE, which needs packed arrays (%" PRId64 " actions, %" PRId64
+                         " atoms, %zu bytes of shared memory, GPU %d, %d a block)",
+                problem.actions, problem.atoms, plan->tile[0].shared_bytes, problem.device, shared_limit);
+  }
+  return QPI_SUCCESS;
+}
+
+Choice choose(const Plan& plan, const qpi_problem& problem, int64_t rows) {
+  const int limit = problem.max_blocks > 0 ? problem.max_blocks : INT32_MAX;
+  const auto at_most = [](int64_t a, int64_t b) { return static_cast<int>(a < b ? a : b); };
+
+  if (problem.kernel != QPI_KERNEL_STREAM && plan.tile[0].possible) {
+    // As many rows at once as still give every multiprocessor two blocks.
+    int best = 0;
+    for (int i = 1; i < kTileChoices; ++i) {
+      const bool enough = rows / plan.tile[i].rows_at_once >= 2 * static_cast<int64_t>(plan.multiprocessors);
+      if (plan.tile[i].possible && enough) best = i;
+    }
+    const KernelChoice& tile = plan.tile[best];
+    const int64_t groups = (rows + tile.rows_at_once - 1) / tile.rows_at_once;
+    const int64_t slot_groups = at_most(groups, kStatSlots / (tile.rows_at_once / kTileRows));
+    const int blocks = at_most(at_most(slot_groups, tile.resident_blocks), limit);
+    return {QPI_KERNEL_TILE, tile.rows_at_once, blocks, tile.threads, tile.shared_bytes,
+            problem.kernel == QPI_KERNEL_TILE ? "asked for" : "packed arrays whose tiles fit in shared memory"};
+  }
+  const int blocks = at_most(at_most(slots_in_use(rows), plan.stream.resident_blocks), limit);
+  return {QPI_KERNEL_STREAM, plan.stream.rows_at_once, blocks, plan.stream.threads, plan.stream.shared_bytes,
+          problem.kernel == QPI_KERNEL_STREAM ? "asked for"
+                                              : "strided arrays, or tiles too large for shared memory"};
+}
+
+// ---- running ---------------------------------------------------------------------------------------------------------
+
+qpi_status run(const Plan& plan, const qpi_problem& problem, const RowsArgs& rows, const FinishArgs& finish,
+               qpi_stream_t stream) {
+  DeviceGuard guard;
+  QPI_TRY(guard.enter(problem.device));
+  const Choice choice = choose(plan, problem, rows.rows);
+  const RowsLaunch launch{choice.kernel, choice.rows_at_once, choice.blocks, choice.threads, choice.shared_bytes};
+  QPI_CUDA_TRY(launch_rows(rows, launch, stream), "launching the rows kernel");
+  QPI_CUDA_TRY(launch_finish(finish, plan.overlap, stream), "launching the finish kernel");
+  return QPI_SUCCESS;
+}
+
+namespace {
+// One launch on `device`.
+template <class Launch>
+qpi_status launch_on(int32_t device, const char* what, Launch launch) {
+  DeviceGuard guard;
+  QPI_TRY(guard.enter(device));
+  QPI_CUDA_TRY(launch(), what);
+  return QPI_SUCCESS;
+}
+}  // namespace
+
+qpi_status commit(int32_t device, const IsvSpan& isv, qpi_record* record, qpi_stream_t stream) {
+  return launch_on(device, "launching the commit kernel",
+                   [&] { return launch_commit(isv, record, CommitParts::kObserveAndControl, stream); });
+}
+qpi_status control(int32_t device, const IsvSpan& isv, qpi_stream_t stream) {
+  return launch_on(device, "launching the control kernel", [&] { return launch_control(isv, stream); });
+}
+qpi_status discard(int32_t device, qpi_record* record, qpi_stream_t stream) {
+  return launch_on(device, "launching the discard kernel", [&] { return launch_discard(record, stream); });
+}
+qpi_status clear_faults(int32_t device, const IsvSpan& isv, qpi_stream_t stream) {
+  return launch_on(device, "launching the clear-faults kernel", [&] { return launch_clear_faults(isv, stream); });
+}
+qpi_status reset(int32_t device, const IsvSpan& isv, qpi_record* record, ResetParts parts, qpi_stream_t stream) {
+  return launch_on(device, "launching the reset kernel", [&] { return launch_reset(isv, record, parts, stream); });
+}
+qpi_status seed_grad(int32_t device, const float* q_logits, const float* pi_logits, const float* atom_supports,
+                     float* isv, float* pi_grad_logits, int64_t rows, qpi_stream_t stream) {
+  return launch_on(device, "launching the seed gradient kernel", [&] {
+    return launch_seed_grad(q_logits, pi_logits, atom_supports, isv, pi_grad_logits, rows, stream);
+  });
+}
+qpi_status seed_controller(int32_t device, float* isv, qpi_stream_t stream) {
+  return launch_on(device, "launching the seed controller", [&] { return launch_seed_controller(isv, stream); });
+}
+
+qpi_status check_pointers(int32_t device, const NamedPointer* pointers, int count) {
+  DeviceGuard guard;
+  QPI_TRY(guard.enter(device));
+  for (int i = 0; i < count; ++i) {
+    if (pointers[i].pointer == nullptr) continue;
+    cudaPointerAttributes attributes{};
+    QPI_CUDA_TRY(cudaPointerGetAttributes(&attributes, pointers[i].pointer), pointers[i].name);
+    if (attributes.type == cudaMemoryTypeManaged) continue;
+    if (attributes.type != cudaMemoryTypeDevice) {
+      return fail(QPI_ERROR_POINTER, "%s is %p, which is host memory; expected memory of GPU %" PRId32,
+                  pointers[i].name, pointers[i].pointer, device);
+    }
+    if (attributes.device != device) {
+      return fail(QPI_ERROR_POINTER, "%s is %p, memory of GPU %d; expected memory of GPU %" PRId32, pointers[i].name,
+                  pointers[i].pointer, attributes.device, device);
+    }
+  }
+  return QPI_SUCCESS;
+}
+
+std::string describe() {
+  const qpi_status status = check_device(0);
+  std::string text = R"("built": true, "kernels": ["stream", "tile"], "architectures": [)";
+  // "75-real;80-real;...;120" -> a list of strings
+  const char* separator = "";
+  std::string item;
+  for (const char* c = QPI_CUDA_ARCHITECTURES;; ++c) {
+    if (*c == ';' || *c == ',' || *c == '\0') {
+      if (!item.empty()) text += separator + ("\"" + item + "\"");
+      separator = ", ";
+      item.clear();
+      if (*c == '\0') break;
+    } else {
+      item += *c;
+    }
+  }
+  int driver_version = 0, runtime_version = 0;
+  cudaDriverGetVersion(&driver_version);
+  cudaRuntimeGetVersion(&runtime_version);
+  char line[640];
+  std::snprintf(line, sizeof line, "], \"cuda_runtime\": %d, \"cuda_driver\": %d, \"usable\": %s, \"reason\": \"%s\"",
+                runtime_version, driver_version, status == QPI_SUCCESS ? "true" : "false",
+                status == QPI_SUCCESS ? "" : qpi_last_error_message());
+  text += line;
+  text += ", \"devices\": [";
+  int count = 0;
+  if (status == QPI_SUCCESS) cudaGetDeviceCount(&count);
+  for (int device = 0; device < count; ++device) {
+    cudaDeviceProp properties{};
+    if (cudaGetDeviceProperties(&properties, device) != cudaSuccess) continue;
+    std::snprintf(line, sizeof line,
+                  "%s{\"ordinal\": %d, \"name\": \"%s\", \"compute_capability\": \"%d.%d\", \"multiprocessors\": %d, "
+                  "\"memory_bytes\": %zu}",
+                  device == 0 ? "" : ", ", device, properties.name, properties.major, properties.minor,
+                  properties.multiProcessorCount, properties.totalGlobalMem);
+    text += line;
+  }
+  cudaGetLastError();
+  return text + "]";
+}
+
+}  // namespace qpi::gpu
