@@ -23,6 +23,8 @@ foreach(_pyx IN LISTS _modules)
   endif()
   target_include_directories(${_name} PRIVATE ${_folder} ${_folder}/qpi_distill)
   target_link_libraries(${_name} PRIVATE qpi_distill)
+  # A function outside the limited API is one that its headers do not declare.
+  target_compile_options(${_name} PRIVATE -Werror=implicit-function-declaration)
   target_link_options(${_name} PRIVATE LINKER:--as-needed)
   set_target_properties(${_name} PROPERTIES C_VISIBILITY_PRESET hidden INSTALL_RPATH "$ORIGIN/${QPI_LIBDIR}")
   install(TARGETS ${_name} LIBRARY DESTINATION . COMPONENT runtime)

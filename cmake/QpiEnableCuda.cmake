@@ -55,6 +55,6 @@ endif()
 function(qpi_cuda_options target)
   set_target_properties(${target} PROPERTIES CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON CUDA_EXTENSIONS OFF
                                              CUDA_RUNTIME_LIBRARY Static)
-  target_compile_options(
-    ${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false;-Xcompiler=-ffp-contract=off,-Wall;--threads=${QPI_NVCC_THREADS}>)
+  set(_options -fmad=false -Xcompiler=-ffp-contract=off,-Wall --threads=${QPI_NVCC_THREADS})
+  target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:${_options}>")
 endfunction()

@@ -38,7 +38,8 @@
 extern "C" {
 #endif
 
-/* ---- versions and errors ------------------------------------------------------------------------------------------ */
+/* ---- versions and errors ------------------------------------------------------------------------------------------
+ */
 
 #define QPI_VERSION_MAJOR 0
 #define QPI_VERSION_MINOR 1
@@ -127,15 +128,15 @@ typedef enum qpi_reason {
   QPI_REASON_OBSERVED = 10, /* kl_ema updated; the law was not asked to run */
 } qpi_reason;
 
-/* Index of each slot in the caller's buffer, -1 where the buffer has no such slot. */
+/* Index of each slot in the caller's buffer; -1 where the buffer has no such slot: the workspace then holds it. */
 typedef struct qpi_layout {
   size_t size;
   int32_t index[QPI_SLOT_COUNT];
 } qpi_layout;
 
 QPI_API void qpi_layout_native(qpi_layout* layout); /* compact: every slot, in the manifest's order */
-QPI_API void qpi_layout_bus(qpi_layout* layout);    /* the seed kernels' bus: lam 486, tau 487, kl_ema 488, kl_target 491,
-                                                       kl_alpha 493 and nothing else; more can be named by index */
+QPI_API void qpi_layout_bus(qpi_layout* layout); /* the seed kernels' bus: lam 486, tau 487, kl_ema 488, kl_target 491,
+                                                    kl_alpha 493 and nothing else; more can be named by index */
 /* Words (4-byte slots) a buffer needs for this layout, or -1 where the layout is not valid. */
 QPI_API int64_t qpi_layout_words(const qpi_layout* layout);
 
@@ -173,14 +174,14 @@ typedef struct qpi_isv {
 
 QPI_API void qpi_isv_init(qpi_isv* isv); /* the initialiser: native layout, CPU, NULL pointers */
 
-/* Clear the workspace. Once, before its first use. */
+/* Empty the record, and write the defaults of the slots that the layout lacks. Once, before the first use. */
 QPI_API qpi_status qpi_workspace_init(const qpi_isv* isv, qpi_stream_t stream);
 
 /* Write the defaults into the slots that the layout has. (On a GPU: by a kernel; nothing is copied from the host.) */
 QPI_API qpi_status qpi_isv_reset(const qpi_isv* isv, qpi_stream_t stream);
 
-/* Where a slot's words are: in the caller's buffer, in the workspace, or nowhere (a PARAM that the layout lacks: its
- * default holds). Stores a device or host address, or NULL. */
+/* Where a slot's words are: in the caller's buffer or, for a slot that the layout lacks, in the workspace (a PARAM has
+ * its default there). A device or host address. */
 QPI_API qpi_status qpi_isv_slot_address(const qpi_isv* isv, qpi_slot slot, void** address);
 
 /* ---- the plan ------------------------------------------------------------------------------------------------------
@@ -219,6 +220,7 @@ typedef enum qpi_kernel {
   QPI_KERNEL_AUTO = 0,
   QPI_KERNEL_STREAM = 1, /* any shape, stride and alignment */
   QPI_KERNEL_TILE = 2,   /* packed arrays, tiles of rows staged in shared memory */
+  QPI_KERNEL_BLOCK = 3,  /* packed arrays, at most 64 rows: one block does the whole step; larger batches: tile */
   QPI_KERNEL_CPU_BASELINE = 16, /* the CPU: any processor */
   QPI_KERNEL_CPU_AVX2 = 17,
   QPI_KERNEL_CPU_AVX512 = 18
@@ -264,7 +266,8 @@ QPI_API void qpi_plan_destroy(qpi_plan* plan); /* NULL is fine; captured graphs 
 /* Which kernel a call with this many rows (and 16-byte aligned arrays) runs, with which grid, and why; text. */
 QPI_API qpi_status qpi_plan_describe(const qpi_plan* plan, int64_t rows, char* text, size_t capacity, size_t* length);
 
-/* ---- the step ------------------------------------------------------------------------------------------------------ */
+/* ---- the step ------------------------------------------------------------------------------------------------------
+ */
 
 /* One batch. Pointers are to memory of the plan's device. */
 typedef struct qpi_batch {
@@ -292,7 +295,8 @@ QPI_API qpi_status qpi_batch_check(const qpi_plan* plan, const qpi_isv* isv, con
  * multi-discrete action space (a plan each) or the ranks of a data-parallel job count as one observation. */
 
 /* Gradient (with lam and tau of the last commit), and the statistic added to the workspace's record. */
-QPI_API qpi_status qpi_accumulate(const qpi_plan* plan, const qpi_isv* isv, const qpi_batch* batch, qpi_stream_t stream);
+QPI_API qpi_status qpi_accumulate(const qpi_plan* plan, const qpi_isv* isv, const qpi_batch* batch,
+                                  qpi_stream_t stream);
 
 /* Moving averages and control law from the record, which is then empty. Zero total weight: nothing moves. */
 QPI_API qpi_status qpi_commit(const qpi_isv* isv, qpi_stream_t stream);

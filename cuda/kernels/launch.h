@@ -10,39 +10,41 @@ namespace qpi::gpu {
 // How the rows kernel of one call is launched. The choice never changes the results.
 struct RowsLaunch {
   qpi_kernel kernel;
-  int rows_at_once;  // rows a block works on together
   int blocks;
   int threads;
   size_t shared_bytes;  // dynamic shared memory
 };
 
-// Load every kernel on the current device and let the tile kernel use `shared_bytes` of dynamic shared memory.
-int load_kernels(size_t shared_bytes);
+// Load every kernel that a plan with this many atoms may use on the current device, and let those that want
+// it use `shared_bytes` of dynamic shared memory.
+int load_kernels(size_t shared_bytes, int64_t atoms);
 
 // Blocks of this launch that fit on one multiprocessor of the current device.
-int blocks_per_multiprocessor(const RowsLaunch& launch, qpi_dtype q_dtype, int* blocks);
+int blocks_per_multiprocessor(const RowsLaunch& launch, qpi_dtype q_dtype, int64_t atoms, int* blocks);
 
-int launch_rows(const RowsArgs& args, const RowsLaunch& launch, void* stream);
+// The block kernel also does what `finish` says; after the others launch_finish has to.
+int launch_rows(const RowsArgs& args, const FinishArgs& finish, const RowsLaunch& launch, void* stream);
 
 // `overlap`: start while the rows kernel drains (programmatic dependent launch, compute capability 9.0 and later).
 int launch_finish(const FinishArgs& args, bool overlap, void* stream);
 
-int launch_commit(const IsvSpan& isv, qpi_record* record, CommitParts parts, void* stream);
-int launch_control(const IsvSpan& isv, void* stream);
+int launch_commit(const IsvWords& isv, qpi_record* record, CommitParts parts, void* stream);
+int launch_control(const IsvWords& isv, void* stream);
 int launch_discard(qpi_record* record, void* stream);
-int launch_clear_faults(const IsvSpan& isv, void* stream);
-int launch_reset(const IsvSpan& isv, qpi_record* record, ResetParts parts, void* stream);
+int launch_clear_faults(const IsvWords& isv, void* stream);
+int launch_reset(const IsvWords& isv, qpi_record* record, ResetParts parts, void* stream);
 
 int launch_seed_grad(const float* q_logits, const float* pi_logits, const float* atom_supports, float* isv,
                      float* pi_grad_logits, int64_t rows, void* stream);
 int launch_seed_controller(float* isv, void* stream);
 
-// Shared memory of the tile kernel.
+// Shared memory of the kernels for packed arrays.
 struct TileShape {
-  int rows, actions, atoms;
-  int q_bytes, pi_bytes, grad_bytes;  // of one element; grad_bytes 0: no gradient is read
-  bool shared_support;                // one support for all actions
+  unsigned actions, atoms;
+  unsigned q_bytes, pi_bytes, grad_bytes;  // of one element; grad_bytes 0: no gradient is read
+  bool shared_support;                     // one support for all actions
 };
-size_t tile_shared_bytes(const TileShape& shape);
+size_t tile_shared_bytes(const TileShape& shape, int warps);
+size_t block_shared_bytes(const TileShape& shape, int tiles);
 
 }  // namespace qpi::gpu

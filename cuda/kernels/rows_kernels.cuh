@@ -1,4 +1,5 @@
-// The rows kernels by dtype of q_logits; launchers.cu starts them.
+// The rows kernels by dtype of q_logits (and, where there is a kernel for it, by number of atoms); launchers.cu starts
+// them.
 #pragma once
 
 #include <qpi_distill.h>
@@ -6,10 +7,12 @@
 namespace qpi::gpu {
 
 constexpr int kStreamThreads = 256;
-constexpr int kTileMaxThreads = 512;
+constexpr int kBlockMaxTiles = 8;  // of the block kernel: 64 rows
+constexpr int kBlockMaxThreads = 704;
 
 const void* stream_kernel(qpi_dtype q_dtype);
-const void* tile_kernel(qpi_dtype q_dtype);
+const void* tile_kernel(qpi_dtype q_dtype, int64_t atoms);
+const void* block_kernel(qpi_dtype q_dtype, int64_t atoms);
 
 // The other kernels of the library, for loading them ahead; the lists end with NULL.
 extern const void* const kCommitKernels[];

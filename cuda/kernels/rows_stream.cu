@@ -22,13 +22,15 @@ __global__ void __launch_bounds__(kStreamThreads) stream_rows(const __grid_const
   __shared__ float values[kItems];
   __shared__ float logits[kItems];
   __shared__ RowScales scales[kTileRows];
-  __shared__ qpi_record shares[kTileRows];
+  __shared__ RowShare shares[kTileRows];
 
-  const IsvView isv(args.isv);
-  const StepNumbers numbers = read_step_numbers(isv, args.running_std, args.reduction_scale, args.grad_scale);
+  allow_finish_to_start();
+  const StepNumbers numbers =
+      check_step_input(load_step_input(IsvMemory{args.isv}, args.grad_scale), args.running_std, args.reduction_scale);
   if (numbers.halted) return;
 
   const int actions = args.actions, atoms = args.atoms;
+  const float reciprocal = 1.0f / static_cast<float>(actions);
   int rows_at_once = kTileRows;
   while (rows_at_once > 1 && rows_at_once * actions > kItems) rows_at_once /= 2;
 
@@ -37,7 +39,7 @@ __global__ void __launch_bounds__(kStreamThreads) stream_rows(const __grid_const
   const int in_use = slots_in_use(args.rows);
 
   for (int slot = blockIdx.x; slot < in_use; slot += gridDim.x) {
-    qpi_record slot_sum{};
+    TileSum slot_sum;
     for (int64_t tile = slot; tile < tiles; tile += kStatSlots) {
       for (int chunk = 0; chunk < kTileRows; chunk += rows_at_once) {
         const int64_t first = tile * kTileRows + chunk;
@@ -48,25 +50,25 @@ __global__ void __launch_bounds__(kStreamThreads) stream_rows(const __grid_const
         for (int base = 0; base < items; base += kGroups) {
           const int item = base + static_cast<int>(threadIdx.x) / kLanesOfAction;
           const int lane = threadIdx.x % kLanesOfAction;
-          const int64_t row = first + item / actions;
-          const int a = item % actions;
+          const int row_of_item = quotient(item, reciprocal);
+          const int64_t row = first + row_of_item;
+          const int a = item - row_of_item * actions;
 
           float x = -kInfinity;
           const bool there = item < items && row < args.rows &&
                              (args.row_weights == nullptr || args.row_weights[row * args.weight_stride] != 0.0f);
           if (there) {
-            const bool allowed =
-                args.legal_actions == nullptr ||
-                args.legal_actions[row * args.legal_stride[0] + a * args.legal_stride[1]] != 0;
+            const bool allowed = args.legal_actions == nullptr ||
+                                 args.legal_actions[row * args.legal_stride[0] + a * args.legal_stride[1]] != 0;
             if (allowed) {
-              x = legal_logit(load_element(args.pi_logits, args.pi_dtype,
-                                           row * args.pi_stride[0] + a * args.pi_stride[1]),
-                              true, args.illegal_below);
+              x = legal_logit(
+                  load_element(args.pi_logits, args.pi_dtype, row * args.pi_stride[0] + a * args.pi_stride[1]), true,
+                  args.illegal_below);
             }
           }
           const bool legal = is_legal(x);
-          const Q* q = static_cast<const Q*>(args.q_logits) +
-                       (legal ? row * args.q_stride[0] + a * args.q_stride[1] : 0);
+          const Q* q =
+              static_cast<const Q*>(args.q_logits) + (legal ? row * args.q_stride[0] + a * args.q_stride[1] : 0);
           const float* support = args.support + (legal ? a * args.support_stride[0] : 0);
 
           AtomMaximum<float> maximum;
@@ -94,12 +96,13 @@ __global__ void __launch_bounds__(kStreamThreads) stream_rows(const __grid_const
           const int local = threadIdx.x / kPartials;
           const bool mine = local < rows_at_once && first + local < args.rows;
           float weight = 0.0f;
-          if (mine) weight = args.row_weights == nullptr ? 1.0f : args.row_weights[(first + local) * args.weight_stride];
+          if (mine)
+            weight = args.row_weights == nullptr ? 1.0f : args.row_weights[(first + local) * args.weight_stride];
           RowScales row_scales;
           const int row_actions = local < rows_at_once ? actions : 0;
-          qpi_record share = reduce_row(values + local * actions, logits + local * actions, row_actions, weight, numbers,
-                                        &row_scales);
-          if (args.row0 && first + local != 0) share = qpi_record{};
+          RowShare share =
+              reduce_row(values + local * actions, logits + local * actions, row_actions, weight, numbers, &row_scales);
+          if (args.row0 && first + local != 0) share = RowShare{};
           if (local < rows_at_once && threadIdx.x % kPartials == 0) {
             scales[local] = row_scales;
             shares[chunk + local] = share;
@@ -109,23 +112,26 @@ __global__ void __launch_bounds__(kStreamThreads) stream_rows(const __grid_const
 
         if (args.pi_grad != nullptr) {
           for (int item = threadIdx.x; item < items; item += kStreamThreads) {
-            const int64_t row = first + item / actions;
-            const int a = item % actions;
+            const int row_of_item = quotient(item, reciprocal);
+            const int64_t row = first + row_of_item;
+            const int a = item - row_of_item * actions;
             if (row < args.rows) {
               const int64_t i = row * args.grad_stride[0] + a * args.grad_stride[1];
-              update_gradient(args, i, scales[item / actions], values[item], logits[item],
+              update_gradient(args, i, scales[row_of_item], values[item], logits[item],
                               [&] { return load_element(args.pi_grad, args.grad_dtype, i); });
             }
           }
         }
         __syncthreads();
       }
+      // Lane i has row i mod 8; every group of eight lanes keeps one of the three sums.
       if (threadIdx.x < warpSize) {
-        const qpi_record mine = shares[threadIdx.x % kTileRows];
-        add_record(slot_sum, fold_tile(mine, 1));
+        const int which = threadIdx.x / kTileRows;
+        slot_sum.add_tile(shares[threadIdx.x % kTileRows], 1, which, which == 0);
       }
     }
-    if (threadIdx.x == 0) args.slots[slot] = slot_sum;
+    if (threadIdx.x < warpSize && threadIdx.x % kTileRows == 0)
+      slot_sum.store(args.slots + slot, threadIdx.x / kTileRows);
   }
 }
 
@@ -133,9 +139,12 @@ __global__ void __launch_bounds__(kStreamThreads) stream_rows(const __grid_const
 
 const void* stream_kernel(qpi_dtype q_dtype) {
   switch (q_dtype) {
-    case QPI_FLOAT16: return reinterpret_cast<const void*>(stream_rows<__half>);
-    case QPI_BFLOAT16: return reinterpret_cast<const void*>(stream_rows<__nv_bfloat16>);
-    default: return reinterpret_cast<const void*>(stream_rows<float>);
+    case QPI_FLOAT16:
+      return reinterpret_cast<const void*>(stream_rows<__half>);
+    case QPI_BFLOAT16:
+      return reinterpret_cast<const void*>(stream_rows<__nv_bfloat16>);
+    default:
+      return reinterpret_cast<const void*>(stream_rows<float>);
   }
 }
 

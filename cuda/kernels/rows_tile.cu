@@ -1,16 +1,17 @@
-// Rows kernel for packed arrays whose tiles fit in shared memory.
+// Rows kernel for packed arrays whose tiles fit in shared memory: one warp, one tile of 8 rows, no block barrier.
 //
-// A block works on up to four adjacent tiles (32 rows) together. Their q_logits, policy logits and gradient are three
-// contiguous pieces of memory; they are copied to shared memory one group of rows ahead of the arithmetic. Then
-// one thread per (row, action) walks its atoms, four lanes reduce the actions of a row, and all threads write the
-// gradient.
+// The tile's q_logits, policy logits and gradient are three contiguous pieces of memory. They are copied to the warp's
+// own shared memory, those of the next tile as soon as this tile's have been read. Then a lane walks the atoms of a
+// (row, action) pair; four lanes reduce the actions of a row; and all lanes write the gradient.
 //
-// Per row of 11 actions and 21 atoms in float32: 924 + 44 bytes read, 44 read and written, 231 + 22 exponentials. At
-// 4 TB/s and 30 T instructions/s there are about 30 instructions an exponential before arithmetic is the bound.
+// Per row of 11 actions and 21 atoms in float32: 924 + 44 bytes read, 44 read and written, 231 + 22 exponentials. An
+// atom takes about 20 instructions, so that instructions bound it, not bytes: 300 a row and warp where 227 would be the
+// roof of an H200 at its copy rate.
 #include <cuda_runtime.h>
 
 #include "device_rows.cuh"
 #include "launch.h"
+#include "packed_rows.cuh"
 #include "rows_kernels.cuh"
 #include "staging.cuh"
 
@@ -18,205 +19,184 @@ namespace qpi::gpu {
 
 namespace {
 
-__host__ __device__ constexpr size_t round_up_16(size_t bytes) { return (bytes + 15) / 16 * 16; }
-
-// Byte offsets into dynamic shared memory. The first three pieces exist twice: one is filled while the other is used.
+// Byte offsets into a warp's shared memory. The gradient has two buffers, because it is needed to the end; q is at 0.
 struct TileLayout {
-  size_t pi, grad, stage;  // within a stage; q is at 0; `stage` is its size
-  size_t values, logits, scales, support, total;
+  unsigned pi, grad, grad_size;
+  unsigned values, logits, barriers, total;
 
   __host__ __device__ explicit TileLayout(const TileShape& shape) {
-    const size_t items = static_cast<size_t>(shape.rows) * shape.actions;
-    pi = round_up_16(items * shape.atoms * shape.q_bytes);
-    grad = pi + round_up_16(items * shape.pi_bytes);
-    stage = grad + round_up_16(items * shape.grad_bytes);
-    values = 2 * stage;
-    logits = values + round_up_16(items * sizeof(float));
-    scales = logits + round_up_16(items * sizeof(float));
-    support = scales + round_up_16(shape.rows * sizeof(RowScales));
-    total = support + sizeof(float) * shape.atoms * (shape.shared_support ? 1 : shape.actions);
+    const unsigned items = static_cast<unsigned>(kTileRows * shape.actions);
+    pi = round_up_16(items * static_cast<unsigned>(shape.atoms * shape.q_bytes));
+    grad = pi + round_up_16(items * static_cast<unsigned>(shape.pi_bytes));
+    grad_size = round_up_16(items * static_cast<unsigned>(shape.grad_bytes));
+    values = grad + 2 * grad_size;
+    logits = values + round_up_16(items * 4);
+    barriers = logits + round_up_16(items * 4);
+    total = barriers + 16;
   }
 };
 
-__host__ __device__ constexpr int element_bytes(qpi_dtype dtype) { return dtype == QPI_FLOAT32 ? 4 : 2; }
+// A warp's tiles, in the order it takes them: those of one slot after the other.
+struct TileWalk {
+  int64_t tiles;
+  int64_t tile;
+  int slot, slots, step;
 
-// A block's groups of rows, in the order it takes them: the groups of one slot after the other.
-struct GroupWalk {
-  int64_t groups;
-  int slot_groups;  // groups that have slots of their own
-  int slot_group;
-  int64_t group;
+  __device__ TileWalk(int64_t rows, int first, int warps)
+      : tiles(tile_count(rows)), tile(first), slot(first), slots(slots_in_use(rows)), step(warps) {}
 
-  __device__ GroupWalk(int64_t groups_, int tiles_at_once)
-      : groups(groups_),
-        slot_groups(groups_ < kStatSlots / tiles_at_once ? static_cast<int>(groups_) : kStatSlots / tiles_at_once),
-        slot_group(blockIdx.x),
-        group(blockIdx.x) {}
-
-  __device__ bool done() const { return slot_group >= slot_groups; }
-  __device__ bool last_of_slot() const { return group + slot_groups >= groups; }
+  __device__ bool done() const { return slot >= slots; }
+  __device__ bool last_of_slot() const { return tile + kStatSlots >= tiles; }
   __device__ void next() {
     if (last_of_slot()) {
-      slot_group += gridDim.x;
-      group = slot_group;
+      slot += step;
+      tile = slot;
     } else {
-      group += slot_groups;
+      tile += kStatSlots;
     }
   }
 };
 
-template <class Q>
-__global__ void __launch_bounds__(kTileMaxThreads) tile_rows(const __grid_constant__ RowsArgs args, int rows_at_once) {
+template <int Atoms, class Q>
+__global__ void __maxnreg__(80) tile_rows(const __grid_constant__ RowsArgs args) {
   extern __shared__ __align__(16) char shared[];
-
-  const IsvView isv(args.isv);
-  const StepNumbers numbers = read_step_numbers(isv, args.running_std, args.reduction_scale, args.grad_scale);
-  if (numbers.halted) return;
-
   const int actions = args.actions, atoms = args.atoms;
-  const bool read_grad = args.pi_grad != nullptr && !args.write;
-  const int pi_bytes = element_bytes(args.pi_dtype);
-  const int grad_bytes = element_bytes(args.grad_dtype);
-  const bool shared_support = args.support_stride[0] == 0;
-  const TileLayout at(TileShape{rows_at_once, actions, atoms, static_cast<int>(sizeof(Q)), pi_bytes,
-                                read_grad ? grad_bytes : 0, shared_support});
-  float* values = reinterpret_cast<float*>(shared + at.values);
-  float* logits = reinterpret_cast<float*>(shared + at.logits);
-  RowScales* scales = reinterpret_cast<RowScales*>(shared + at.scales);
-  float* support = reinterpret_cast<float*>(shared + at.support);
+  const TileShape shape = tile_shape(args);
+  const bool read_grad = shape.grad_bytes != 0;
+  const TileLayout at(shape);
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  float* support = reinterpret_cast<float*>(shared);
+  char* mine = shared + support_bytes(shape) + warp * at.total;
+  float* values = reinterpret_cast<float*>(mine + at.values);
+  float* logits = reinterpret_cast<float*>(mine + at.logits);
 
-  const int tiles_at_once = rows_at_once / kTileRows;
-  GroupWalk now((args.rows + rows_at_once - 1) / rows_at_once, tiles_at_once);
-  if (now.done()) return;
-
-  const auto rows_of = [&](int64_t group) {
-    const int64_t left = args.rows - group * rows_at_once;
-    return static_cast<int>(left < rows_at_once ? left : rows_at_once);
+  const int warps = blockDim.x / kWarp;
+  TileWalk now(args.rows, blockIdx.x * warps + warp, gridDim.x * warps);
+  const auto items_of = [&](int64_t tile) {
+    const int64_t left = args.rows - tile * kTileRows;
+    return static_cast<unsigned>(left < kTileRows ? left : kTileRows) * actions;
   };
-  const auto fetch = [&](int64_t group, int buffer) {
-    char* to = shared + buffer * at.stage;
-    const int64_t item = group * rows_at_once * actions;
-    const int64_t items = static_cast<int64_t>(rows_of(group)) * actions;
-    stage(to, static_cast<const Q*>(args.q_logits) + item * atoms, items * atoms * sizeof(Q));
-    stage(to + at.pi, static_cast<const char*>(args.pi_logits) + item * pi_bytes, items * pi_bytes);
-    if (read_grad) {
-      stage(to + at.grad, static_cast<const char*>(args.pi_grad) + item * grad_bytes, items * grad_bytes);
-    }
-    stage_commit();
+  Staging logit_staging, grad_staging;
+  const auto fetch_logits = [&](int64_t tile) {
+    const int64_t first = tile * kTileRows * actions;
+    const unsigned items = items_of(tile);
+    logit_staging.fetch<2>({mine, mine + at.pi},
+                           {static_cast<const Q*>(args.q_logits) + first * atoms,
+                            static_cast<const char*>(args.pi_logits) + first * shape.pi_bytes},
+                           {items * atoms * static_cast<unsigned>(sizeof(Q)), items * shape.pi_bytes});
+  };
+  const auto fetch_grad = [&](int64_t tile, int buffer) {
+    const int64_t first = tile * kTileRows * actions;
+    grad_staging.fetch<1>({mine + at.grad + buffer * at.grad_size},
+                          {static_cast<const char*>(args.pi_grad) + first * shape.grad_bytes},
+                          {items_of(tile) * shape.grad_bytes});
   };
 
-  fetch(now.group, 0);
+  allow_finish_to_start();
+  uint64_t* barriers = reinterpret_cast<uint64_t*>(mine + at.barriers);
+  logit_staging.init(barriers);
+  grad_staging.init(barriers + 1);
+  __syncwarp();
+  if (!now.done()) {
+    fetch_logits(now.tile);
+    if (read_grad) fetch_grad(now.tile, 0);
+  }
+  // While these are on their way: the ISV and the support.
+  const StepInput input = load_step_input(IsvMemory{args.isv}, args.grad_scale);
   const float middle = support_middle(args.support[0], args.support[(atoms - 1) * args.support_stride[1]]);
-  for (int i = threadIdx.x; i < (shared_support ? atoms : actions * atoms); i += blockDim.x)
-    support[i] = args.support[i / atoms * args.support_stride[0] + i % atoms * args.support_stride[1]] - middle;
+  stage_support(args, shape, middle, support);
+  __syncthreads();
 
-  const int lane = threadIdx.x % kPartials;
-  const int reduce_row_index = threadIdx.x / kPartials;
-  const int64_t tiles = tile_count(args.rows);
-  qpi_record slot_sum{};
+  const StepNumbers numbers = check_step_input(input, args.running_std, args.reduction_scale);
+  const float reciprocal = 1.0f / static_cast<float>(actions);
+  TileSum slot_sum;
 
   for (int buffer = 0; !now.done(); buffer ^= 1) {
-    GroupWalk following = now;
+    TileWalk following = now;
     following.next();
+    logit_staging.wait();
+    if (read_grad) grad_staging.wait();
+    __syncwarp();
+    if (numbers.halted) break;  // not before what was asked for has come
+
+    const int64_t first = now.tile * kTileRows;
+    const int items = items_of(now.tile);
+#pragma unroll 1
+    for (int item = lane; item < items; item += kWarp) {
+      const int row_of_item = quotient(item, reciprocal);
+      const int a = item - row_of_item * actions;
+      logits[item] = action_logit(args, first + row_of_item, a, mine + at.pi, item);
+      values[item] =
+          reduce_atoms<Atoms>(reinterpret_cast<const Q*>(mine) + item * atoms, support_of(support, shape, a), atoms);
+    }
+    __syncwarp();
     if (!following.done()) {
-      fetch(following.group, buffer ^ 1);
-      stage_wait<1>();
-    } else {
-      stage_wait<0>();
+      fetch_logits(following.tile);
+      if (read_grad) fetch_grad(following.tile, buffer ^ 1);
     }
-    __syncthreads();
 
-    char* staged = shared + buffer * at.stage;
-    const int64_t first = now.group * rows_at_once;
-    const int rows = rows_of(now.group);
-    const int items = rows * actions;
-
-    for (int item = threadIdx.x; item < items; item += blockDim.x) {
-      const int a = item % actions;
-      const int64_t row = first + item / actions;
-      const bool there = args.row_weights == nullptr || args.row_weights[row * args.weight_stride] != 0.0f;
-      const bool allowed =
-          there && (args.legal_actions == nullptr ||
-                    args.legal_actions[row * args.legal_stride[0] + a * args.legal_stride[1]] != 0);
-      const float x = legal_logit(load_element(staged + at.pi, args.pi_dtype, item), allowed, args.illegal_below);
-      const Q* q = reinterpret_cast<const Q*>(staged) + item * atoms;
-      const float* centred = support + (shared_support ? 0 : a * atoms);
-
-      AtomMaximum<float> maximum[kPartials];
-      AtomSums<float> sums[kPartials];
-      int z = 0;
-      for (; z + kPartials <= atoms; z += kPartials) {
-#pragma unroll
-        for (int k = 0; k < kPartials; ++k) maximum[k].add(to_float(q[z + k]));
-      }
-#pragma unroll
-      for (int k = 0; k < kPartials - 1; ++k) {
-        if (z + k < atoms) maximum[k].add(to_float(q[z + k]));
-      }
-      maximum[0].merge(maximum[1]);
-      maximum[2].merge(maximum[3]);
-      maximum[0].merge(maximum[2]);
-      const float highest = maximum[0].highest;
-
-      for (z = 0; z + kPartials <= atoms; z += kPartials) {
-#pragma unroll
-        for (int k = 0; k < kPartials; ++k) sums[k].add(to_float(q[z + k]), highest, centred[z + k]);
-      }
-#pragma unroll
-      for (int k = 0; k < kPartials - 1; ++k) {
-        if (z + k < atoms) sums[k].add(to_float(q[z + k]), highest, centred[z + k]);
-      }
-      sums[0].merge(sums[1]);
-      sums[2].merge(sums[3]);
-      sums[0].merge(sums[2]);
-
-      values[item] = expected_value(maximum[0], sums[0]);
-      logits[item] = x;
+    // The actions of a row: four lanes, so that the warp has all eight rows.
+    const int local = lane / kPartials;
+    const int64_t row = first + local;
+    const bool there = row < args.rows;
+    float weight = 0.0f;
+    if (there) weight = args.row_weights == nullptr ? 1.0f : args.row_weights[row * args.weight_stride];
+    RowScales scales;
+    RowShare share =
+        reduce_row(values + local * actions, logits + local * actions, there ? actions : 0, weight, numbers, &scales);
+    if (args.row0 && row != 0) share = RowShare{};
+    slot_sum.add_tile(share, kPartials, lane % kPartials, lane % kPartials == 0);
+    if (now.last_of_slot()) {
+      if (lane < kPartials) slot_sum.store(args.slots + now.slot, lane);
+      slot_sum = TileSum{};
     }
-    __syncthreads();
-
-    // Whole warps: eight rows each, one tile.
-    if (reduce_row_index < rows_at_once) {
-      const bool mine = reduce_row_index < rows;
-      const int64_t row = first + reduce_row_index;
-      float weight = 0.0f;
-      if (mine) weight = args.row_weights == nullptr ? 1.0f : args.row_weights[row * args.weight_stride];
-      RowScales row_scales;
-      qpi_record share = reduce_row(values + reduce_row_index * actions, logits + reduce_row_index * actions,
-                                    mine ? actions : 0, weight, numbers, &row_scales);
-      if (args.row0 && row != 0) share = qpi_record{};
-      if (lane == 0) scales[reduce_row_index] = row_scales;
-      add_record(slot_sum, fold_tile(share, kPartials));
-      const int tile_in_group = reduce_row_index / kTileRows;
-      if (now.last_of_slot()) {
-        const int64_t slot = static_cast<int64_t>(now.slot_group) * tiles_at_once + tile_in_group;
-        if (threadIdx.x % warpSize == 0 && slot < tiles) args.slots[slot] = slot_sum;
-        slot_sum = qpi_record{};
-      }
-    }
-    __syncthreads();
+    __syncwarp();
 
     if (args.pi_grad != nullptr) {
-      for (int item = threadIdx.x; item < items; item += blockDim.x) {
-        update_gradient(args, first * actions + item, scales[item / actions], values[item], logits[item],
-                        [&] { return load_element(staged + at.grad, args.grad_dtype, item); });
+      const char* staged_grad = mine + at.grad + buffer * at.grad_size;
+#pragma unroll 1
+      for (int base = 0; base < items; base += kWarp) {
+        const int item = base + lane;
+        const int from = quotient(item, reciprocal) * kPartials % kWarp;  // a lane that has the row's scales
+        const RowScales of_row = {__shfl_sync(kFullWarp, scales.gradient, from),
+                                  __shfl_sync(kFullWarp, scales.target, from),
+                                  __shfl_sync(kFullWarp, scales.policy, from)};
+        if (item < items) {
+          update_gradient(args, first * actions + item, of_row, values[item], logits[item],
+                          [&] { return load_element(staged_grad, args.grad_dtype, item); });
+        }
       }
     }
-    __syncthreads();  // this buffer is filled again two groups later
+    __syncwarp();
     now = following;
   }
 }
 
 }  // namespace
 
-size_t tile_shared_bytes(const TileShape& shape) { return TileLayout(shape).total; }
+size_t tile_shared_bytes(const TileShape& shape, int warps) {
+  return support_bytes(shape) + static_cast<size_t>(warps) * TileLayout(shape).total;
+}
 
-const void* tile_kernel(qpi_dtype q_dtype) {
+namespace {
+template <int Atoms>
+const void* kernel_for(qpi_dtype q_dtype) {
   switch (q_dtype) {
-    case QPI_FLOAT16: return reinterpret_cast<const void*>(tile_rows<__half>);
-    case QPI_BFLOAT16: return reinterpret_cast<const void*>(tile_rows<__nv_bfloat16>);
-    default: return reinterpret_cast<const void*>(tile_rows<float>);
+    case QPI_FLOAT16:
+      return reinterpret_cast<const void*>(tile_rows<Atoms, __half>);
+    case QPI_BFLOAT16:
+      return reinterpret_cast<const void*>(tile_rows<Atoms, __nv_bfloat16>);
+    default:
+      return reinterpret_cast<const void*>(tile_rows<Atoms, float>);
   }
+}
+}  // namespace
+
+// 51 atoms are C51's, 21 the seed kernels'.
+const void* tile_kernel(qpi_dtype q_dtype, int64_t atoms) {
+  if (atoms == 21) return kernel_for<21>(q_dtype);
+  if (atoms == 51) return kernel_for<51>(q_dtype);
+  return kernel_for<0>(q_dtype);
 }
 
 }  // namespace qpi::gpu

@@ -32,7 +32,7 @@ QPI_FN LawOutput bounded_step(const LawInput& in) {
 }
 
 // Run the law on kl_ema as it stands. Returns the fault bits it found.
-QPI_FN uint32_t control(const IsvView& isv, uint32_t* reason) {
+QPI_FN uint32_t control(const IsvImage& isv, uint32_t* reason) {
   LawInput in;
   in.lam = isv.number<QPI_SLOT_lam>();
   in.kl = isv.number<QPI_SLOT_kl_ema>();
@@ -59,8 +59,7 @@ QPI_FN uint32_t control(const IsvView& isv, uint32_t* reason) {
     return 0;
   }
   // A layout without the counter keeps the seed's sentinel, so that the bus alone is the whole state.
-  const bool observed =
-      isv.has<QPI_SLOT_observations>() ? isv.count<QPI_SLOT_observations>() != 0 : in.kl != 0.0f;
+  const bool observed = isv.counts_observations ? isv.count<QPI_SLOT_observations>() != 0 : in.kl != 0.0f;
   if (!observed) {
     *reason = QPI_REASON_TOO_FEW;
     return 0;
@@ -77,7 +76,7 @@ QPI_FN double blend(bool first, double average, double alpha, double observation
 }
 
 // Moving averages from the record; false: nothing to observe, or a fault forbids it.
-QPI_FN bool observe(const IsvView& isv, const qpi_record& record, uint32_t* faults, uint32_t* reason) {
+QPI_FN bool observe(const IsvImage& isv, const qpi_record& record, uint32_t* faults, uint32_t* reason) {
   isv.set_count<QPI_SLOT_rows_last>(static_cast<uint64_t>(record.rows));
   isv.set_count<QPI_SLOT_skipped_last>(static_cast<uint64_t>(record.skipped));
   isv.set_count<QPI_SLOT_clipped_last>(static_cast<uint64_t>(record.clipped));
@@ -94,8 +93,9 @@ QPI_FN bool observe(const IsvView& isv, const qpi_record& record, uint32_t* faul
     *reason = QPI_REASON_NO_ROWS;
     return false;
   }
-  const double kl = record.weighted_kl / record.weight;
-  const double variance = record.weighted_variance / record.weight;
+  const double inverse_weight = 1.0 / record.weight;  // divisions are slow where float64 is
+  const double kl = record.weighted_kl * inverse_weight;
+  const double variance = record.weighted_variance * inverse_weight;
   const float alpha = isv.number<QPI_SLOT_kl_alpha>();
   const float value_alpha = isv.number<QPI_SLOT_value_alpha>();
   if (!(alpha > 0.0f) || !(alpha <= 1.0f) || !(value_alpha > 0.0f) || !(value_alpha <= 1.0f)) {
@@ -105,7 +105,7 @@ QPI_FN bool observe(const IsvView& isv, const qpi_record& record, uint32_t* faul
   }
   const float average = isv.number<QPI_SLOT_kl_ema>();
   const uint64_t observations = isv.count<QPI_SLOT_observations>();
-  const bool first = isv.has<QPI_SLOT_observations>() ? observations == 0 : average == 0.0f;
+  const bool first = isv.counts_observations ? observations == 0 : average == 0.0f;
   if (!first && !is_finite(average)) {
     *faults |= QPI_FAULT_LAW;
     *reason = QPI_REASON_FAULT;
@@ -128,13 +128,13 @@ QPI_FN bool observe(const IsvView& isv, const qpi_record& record, uint32_t* faul
   return true;
 }
 
-QPI_FN void report(const IsvView& isv, uint32_t faults, uint32_t reason) {
+QPI_FN void report(const IsvImage& isv, uint32_t faults, uint32_t reason) {
   if (faults != 0) isv.set_bits<QPI_SLOT_faults>(isv.bits<QPI_SLOT_faults>() | faults);
   isv.set_bits<QPI_SLOT_reason>(reason);
 }
 
 // Moving averages and, if asked for, the law; the record is empty afterwards.
-QPI_FN void commit(const IsvView& isv, qpi_record* record, CommitParts parts) {
+QPI_FN void commit(const IsvImage& isv, qpi_record* record, CommitParts parts) {
   uint32_t faults = 0, reason = QPI_REASON_NONE;
   const bool observed = observe(isv, *record, &faults, &reason);
   if (observed && parts == CommitParts::kObserveAndControl) faults |= control(isv, &reason);
@@ -142,49 +142,25 @@ QPI_FN void commit(const IsvView& isv, qpi_record* record, CommitParts parts) {
   *record = qpi_record{};
 }
 
-QPI_FN void control_alone(const IsvView& isv) {
+QPI_FN void control_alone(const IsvImage& isv) {
   uint32_t reason = QPI_REASON_NONE;
   const uint32_t faults = control(isv, &reason);
   report(isv, faults, reason);
 }
 
-// The end of a call on rows, given the sum of its slots. One thread runs it.
-QPI_FN void finish(const FinishArgs& args, qpi_record total) {
-  const IsvView isv(args.isv);
-  const StepNumbers numbers = read_step_numbers(isv, args.running_std, 1.0f, args.grad_scale);
+// The end of a call on rows, given the workspace's record as it was and the sum of the call's slots.
+QPI_FN void finish(const FinishArgs& args, const IsvImage& isv, qpi_record record, qpi_record total) {
+  const StepNumbers numbers = check_step_input(load_step_input(isv, args.grad_scale), args.running_std, 1.0f);
   if (numbers.halted) total = qpi_record{};  // the slots were not written
   total.faults |= numbers.faults;
   if (args.measured != nullptr) {
     *args.measured = total;
     return;
   }
-  add_record(*args.record, total);
-  args.record->calls += 1;
-  if (args.parts != CommitParts::kNone) commit(isv, args.record, args.parts);
-}
-
-// Defaults into the slots that the layout has.
-template <int Slot>
-QPI_FN void reset_slot(const IsvView& isv) {
-  using Traits = SlotTraits<Slot>;
-  if constexpr (Traits::kType == QPI_SLOT_F32) {
-    isv.set_number<Slot>(Traits::kDefault);
-  } else if constexpr (Traits::kType == QPI_SLOT_U32) {
-    isv.set_bits<Slot>(static_cast<uint32_t>(Traits::kDefault));
-  } else {
-    isv.set_count<Slot>(static_cast<uint64_t>(Traits::kDefault));
-  }
-}
-
-
-
-QPI_FN void reset(const IsvView& isv, ResetParts parts) {
-#define QPI_RESET(name, type, role, def, low, high, unit, meaning)                            \
-  if (parts == ResetParts::kSlots ? isv.has<QPI_SLOT_##name>()                                \
-                                  : !isv.has<QPI_SLOT_##name>() && SlotTraits<QPI_SLOT_##name>::kMirrored) \
-    reset_slot<QPI_SLOT_##name>(isv);
-  QPI_ISV_MANIFEST(QPI_RESET)
-#undef QPI_RESET
+  add_record(record, total);
+  record.calls += 1;
+  if (args.parts != CommitParts::kNone) commit(isv, &record, args.parts);
+  *args.record = record;
 }
 
 }  // namespace QPI_ISA

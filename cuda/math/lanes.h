@@ -86,6 +86,18 @@ QPI_FN F lane_max(F best, F a) {
 #endif
 }
 
+// A NaN on either side stays.
+template <class F>
+QPI_FN F lane_max_or_nan(F best, F a) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  F larger;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(best), "f"(a));
+  return larger;
+#else
+  return (a > best) | (a != a) ? a : best;
+#endif
+}
+
 template <class F>
 QPI_FN F splat(float a) {
   return F{} + a;

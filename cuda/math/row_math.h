@@ -4,7 +4,8 @@
 //                                                                     and float32 keeps the digits of the differences
 //   target    = softmax(E / (tau * std)),  policy = softmax(x)        over the legal actions
 //   KL        = sum_a target * (log target - log policy)
-//             = cross / mass_t + log mass_p - log mass_t              with u = (E - max E) / (tau * std), x' = x - max x,
+//             = cross / mass_t + log mass_p - log mass_t              with u = (E - max E) / (tau * std), x' = x - max
+//             x,
 //                                                                     mass_t = sum e^u, mass_p = sum e^x',
 //                                                                     cross = sum e^u (u - x')
 //   grad[a]  += lam * scale * w * (policy[a] - target[a])
@@ -25,17 +26,10 @@ constexpr int kPartials = 4;
 
 template <class F>
 struct AtomMaximum {
-  F highest = splat<F>(-kInfinity);
-  Mask<F> usable = F{} == F{};  // no NaN and no +inf so far
+  F highest = splat<F>(-kInfinity);  // NaN if any logit is
 
-  QPI_FN void add(F logit) {
-    highest = lane_max(highest, logit);
-    usable = usable & (logit < kInfinity);
-  }
-  QPI_FN void merge(const AtomMaximum& other) {
-    highest = lane_max(highest, other.highest);
-    usable = usable & other.usable;
-  }
+  QPI_FN void add(F logit) { highest = lane_max_or_nan(highest, logit); }
+  QPI_FN void merge(const AtomMaximum& other) { highest = lane_max_or_nan(highest, other.highest); }
 };
 
 template <class F>
@@ -44,7 +38,7 @@ struct AtomSums {
   F value{};
 
   QPI_FN void add(F logit, F highest, F centred_atom) {
-    const F e = exp_nonpositive(logit - highest);
+    const F e = exp_clamped(logit - highest);
     mass = mass + e;
     value = lane_fma(e, centred_atom, value);
   }
@@ -59,9 +53,8 @@ struct AtomSums {
 template <class F>
 QPI_FN F expected_value(const AtomMaximum<F>& maximum, const AtomSums<F>& sums) {
   const F value = sums.value / sums.mass;
-  const Mask<F> good = maximum.usable & (maximum.highest > -kInfinity);
   const F marked = is_finite(value) ? value : splat<F>(kInfinity);
-  return good ? marked : splat<F>(__builtin_nanf(""));
+  return is_finite(maximum.highest) ? marked : splat<F>(__builtin_nanf(""));
 }
 
 // The point that values are measured from. Any would do; the middle keeps the numbers small.
@@ -118,12 +111,23 @@ struct ActionVariance {
   QPI_FN void merge(const ActionVariance& other) { squares = squares + other.squares; }
 };
 
-// e^u and e^x' of one action; both are -1 for an illegal one.
+// One action in units of the row's largest: e^u, e^x' and u - x'. Both weights are -1 for an illegal action.
 template <class F>
 struct ActionWeights {
   F target;
   F policy;
+  F difference;
 };
+
+template <class F>
+QPI_FN ActionWeights<F> weigh_action(F e, F x, F highest_value, F highest_logit, F sharpness) {
+  const Mask<F> here = is_legal(x);
+  const F u = (e - highest_value) * sharpness;
+  const F v = x - highest_logit;
+  const F target = exp_nonpositive(u);
+  return {here ? target : splat<F>(-1.0f), here ? exp_nonpositive(v) : splat<F>(-1.0f),
+          target > 0.0f ? u - v : splat<F>(0.0f)};
+}
 
 template <class F>
 struct ActionSums {
@@ -131,16 +135,12 @@ struct ActionSums {
   F policy_mass{};
   F cross{};
 
-  QPI_FN ActionWeights<F> add(F e, F x, F highest_value, F highest_logit, F divisor) {
-    const Mask<F> here = is_legal(x);
-    const F u = (e - highest_value) / divisor;
-    const F v = x - highest_logit;
-    const F target = here ? exp_nonpositive(u) : splat<F>(0.0f);
-    const F policy = here ? exp_nonpositive(v) : splat<F>(0.0f);
+  QPI_FN void add(const ActionWeights<F>& w) {
+    const Mask<F> here = w.policy >= 0.0f;
+    const F target = here ? w.target : splat<F>(0.0f);
     target_mass = target_mass + target;
-    policy_mass = policy_mass + policy;
-    cross = lane_fma(target, target > 0.0f ? u - v : splat<F>(0.0f), cross);
-    return {here ? target : splat<F>(-1.0f), here ? policy : splat<F>(-1.0f)};
+    policy_mass = policy_mass + (here ? w.policy : splat<F>(0.0f));
+    cross = lane_fma(target, here ? w.difference : splat<F>(0.0f), cross);
   }
   QPI_FN void merge(const ActionSums& other) {
     target_mass = target_mass + other.target_mass;
@@ -149,11 +149,12 @@ struct ActionSums {
   }
 };
 
-// KL(target || policy) of the row; never negative, infinite where the policy's logits are further apart than float32.
+// KL(target || policy) of the row, given 1 / target_mass; never negative, infinite where the policy's logits are
+// further apart than float32 reaches.
 template <class F>
-QPI_FN F kl_divergence(const ActionSums<F>& sums) {
-  const F kl =
-      sums.cross / sums.target_mass + (log_at_least_one(sums.policy_mass) - log_at_least_one(sums.target_mass));
+QPI_FN F kl_divergence(const ActionSums<F>& sums, F inverse_target_mass) {
+  const F kl = lane_fma(sums.cross, inverse_target_mass,
+                        log_at_least_one(sums.policy_mass) - log_at_least_one(sums.target_mass));
   return kl < 0.0f ? splat<F>(0.0f) : kl;
 }
 
@@ -164,10 +165,10 @@ QPI_FN F value_std(F variance, float std, bool own_std) {
   return own_std ? lane_max(splat<F>(std), lane_sqrt(variance)) : splat<F>(std);
 }
 
-// What E - max E is divided by. +inf gives the uniform target.
+// What E - max E is multiplied by. A temperature of +inf gives 0 and with it the uniform target.
 template <class F>
-QPI_FN F target_divisor(float tau, F std) {
-  return lane_max(splat<F>(0x1p-126f), std * tau);
+QPI_FN F inverse_temperature(float tau, F std) {
+  return splat<F>(1.0f) / lane_max(splat<F>(0x1p-126f), std * tau);
 }
 
 // One element of the gradient: what is added to the loss's derivative with respect to x[a].

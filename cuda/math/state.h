@@ -11,7 +11,7 @@
 
 namespace qpi {
 
-// First word of each slot in the native layout; the workspace mirrors absent slots there.
+// First word of each slot in the native layout; the workspace keeps absent slots at the same places.
 struct NativeLayout {
   int32_t first[QPI_SLOT_COUNT + 1];
 };
@@ -32,17 +32,28 @@ constexpr NativeLayout make_native_layout() {
 
 constexpr int32_t kNativeWords = make_native_layout().first[QPI_SLOT_COUNT];
 
-struct IsvSpan {
-  uint32_t* slots;   // the caller's buffer
-  uint32_t* mirror;  // kNativeWords words of the workspace, for STATE and OUTPUT slots that the layout lacks
-  int32_t index[QPI_SLOT_COUNT];
-};
+// Where each word of the native layout is: in the caller's buffer, or in the workspace for slots that the layout lacks.
+struct IsvWords {
+  uint32_t* at[kNativeWords];
+  uint64_t present;  // one bit per slot of the layout
 
-// Leaves of the statistic's reduction tree (statistic.h). 4224 = 132 * 32 divides well over the multiprocessors of the
-// large GPUs, and the workspace stays small.
+  QPI_CONSTEXPR bool has(int slot) const { return (present >> slot & 1u) != 0; }
+};
+static_assert(QPI_SLOT_COUNT <= 64, "one bit per slot");
+
+// The statistic's reduction tree (statistic.h). 12672 = 132 * 96 slots divide well over the warps of the large GPUs:
+// each has several slots to itself, and few are left idle at the end.
 constexpr int kTileRows = 8;
-constexpr int kStatSlots = 4224;
-constexpr int kFoldLanes = 256;
+constexpr int kStatSlots = 12672;
+constexpr int kFoldLanes = 1024;
+
+// What the tiles of one slot add to the statistic. Counts fit: a slot has fewer than 2^40 / 12672 rows.
+struct StatSlot {
+  double weighted_kl;
+  double weight;
+  double weighted_variance;
+  uint32_t rows, skipped, clipped, faults;
+};
 
 QPI_CONSTEXPR int64_t tile_count(int64_t rows) { return (rows + kTileRows - 1) / kTileRows; }
 QPI_CONSTEXPR int slots_in_use(int64_t rows) {
@@ -53,28 +64,27 @@ QPI_CONSTEXPR int slots_in_use(int64_t rows) {
 struct Workspace {
   qpi_record record;
   uint64_t pad;
-  uint32_t mirror[(kNativeWords + 15) / 16 * 16];
-  qpi_record slots[kStatSlots];
+  uint32_t absent[(kNativeWords + 15) / 16 * 16];  // slots that the layout lacks
+  StatSlot slots[kStatSlots];
 };
 
 // What a step needs from the ISV, checked (read_step_numbers).
 struct StepNumbers {
-  float lam;
-  float tau;             // floored
-  float std;             // what values are divided by; with `own_std`, its floor
+  float tau;  // floored
+  float std;  // what values are divided by; with `own_std`, its floor
   float kl_row_max;
   float gradient_scale;  // lam * reduction * grad_scale; 0: no gradient
   uint32_t faults;
-  bool own_std;          // no observation yet: each row's own standard deviation serves
-  bool halted;           // a fault after which nothing may be written
+  bool own_std;  // no observation yet: each row's own standard deviation serves
+  bool halted;   // a fault after which nothing may be written
 };
 
 enum class CommitParts : uint32_t { kNone, kObserve, kObserveAndControl };
-enum class ResetParts : uint32_t { kSlots, kWorkspace };
+enum class ResetParts : uint32_t { kPresent, kAbsent };  // slots of the layout, or those it lacks
 
 // One call's worth of work on the rows, for every backend.
 struct RowsArgs {
-  IsvSpan isv;
+  IsvWords isv;
   const void* q_logits;
   const void* pi_logits;
   const float* support;
@@ -82,7 +92,7 @@ struct RowsArgs {
   const uint8_t* legal_actions;
   const float* row_weights;
   const float* grad_scale;
-  qpi_record* slots;  // slots_in_use(rows) of them are written
+  StatSlot* slots;  // slots_in_use(rows) of them are written
   int64_t rows;
   int64_t q_stride[3], pi_stride[2], grad_stride[2], legal_stride[2], support_stride[2], weight_stride;
   int32_t actions, atoms;
@@ -96,10 +106,10 @@ struct RowsArgs {
 
 // What follows the rows: fold the slots into the record (or into `measured`), then perhaps commit.
 struct FinishArgs {
-  IsvSpan isv;
+  IsvWords isv;
   qpi_record* record;
   qpi_record* measured;  // not NULL: the statistic goes there and nothing else changes
-  const qpi_record* slots;
+  const StatSlot* slots;
   const float* grad_scale;
   int64_t rows;
   bool running_std;

@@ -5,7 +5,7 @@
 // are added up pairwise. Grid, kernel, thread count and device do not enter.
 #pragma once
 
-#include "isv_view.h"
+#include "isv_image.h"
 #include "row_math.h"
 
 namespace qpi {
@@ -22,45 +22,57 @@ QPI_FN void add_record(qpi_record& sum, const qpi_record& other) {
 }
 
 // Every kernel of a step computes these from the same words.
-QPI_FN StepNumbers read_step_numbers(const IsvView& isv, bool running_std, float reduction_scale,
-                                     const float* grad_scale) {
+struct StepInput {
+  float lam, tau, tau_min, kl_row_max, min_std, value_std;
+  bool observed;  // value_std has been
+  bool has_scale;
+  float grad_scale;
+};
+
+// From an IsvImage or an IsvMemory. All loads first: they are independent, and one trip to memory is most of the cost.
+template <class Isv>
+QPI_FN StepInput load_step_input(const Isv& isv, const float* grad_scale) {
+  StepInput in;
+  in.lam = isv.template number<QPI_SLOT_lam>();
+  in.tau = isv.template number<QPI_SLOT_tau>();
+  in.tau_min = isv.template number<QPI_SLOT_tau_min>();
+  in.kl_row_max = isv.template number<QPI_SLOT_kl_row_max>();
+  in.min_std = isv.template number<QPI_SLOT_min_std>();
+  in.value_std = isv.template number<QPI_SLOT_value_std>();
+  in.observed = isv.template count<QPI_SLOT_value_observations>() != 0;
+  in.has_scale = grad_scale != nullptr;
+  in.grad_scale = in.has_scale ? *grad_scale : 1.0f;
+  return in;
+}
+
+QPI_FN StepNumbers check_step_input(const StepInput& in, bool running_std, float reduction_scale) {
   StepNumbers n{};
-  n.lam = isv.number<QPI_SLOT_lam>();
-  const float tau = isv.number<QPI_SLOT_tau>();
-  const float tau_min = isv.number<QPI_SLOT_tau_min>();
-  n.kl_row_max = isv.number<QPI_SLOT_kl_row_max>();
-
-  if (!(n.lam >= 0.0f) || !is_finite(n.lam)) n.faults |= QPI_FAULT_LAM;
-  if (!(tau >= 0.0f) || !(tau_min > 0.0f)) n.faults |= QPI_FAULT_TAU;
-  if (!(n.kl_row_max > 0.0f)) n.faults |= QPI_FAULT_BOUND;
-  n.tau = lane_max(tau_min, tau);
-
-  n.std = 1.0f;
+  if (!(in.lam >= 0.0f) || !is_finite(in.lam)) n.faults |= QPI_FAULT_LAM;
+  if (!(in.tau >= 0.0f) || !(in.tau_min > 0.0f)) n.faults |= QPI_FAULT_TAU;
+  if (!(in.kl_row_max > 0.0f)) n.faults |= QPI_FAULT_BOUND;
   if (running_std) {
-    const float min_std = isv.number<QPI_SLOT_min_std>();
-    if (!(min_std > 0.0f)) n.faults |= QPI_FAULT_BOUND;
-    n.own_std = isv.count<QPI_SLOT_value_observations>() == 0;
-    const float value_std = isv.number<QPI_SLOT_value_std>();
-    if (!n.own_std && (!(value_std >= 0.0f) || !is_finite(value_std))) n.faults |= QPI_FAULT_BOUND;
-    n.std = n.own_std ? min_std : lane_max(min_std, value_std);
+    if (!(in.min_std > 0.0f)) n.faults |= QPI_FAULT_BOUND;
+    if (in.observed && (!(in.value_std >= 0.0f) || !is_finite(in.value_std))) n.faults |= QPI_FAULT_BOUND;
   }
-
   n.halted = n.faults != 0;
-  n.gradient_scale = n.lam * reduction_scale;
-  if (grad_scale != nullptr) {
-    const float scale = *grad_scale;
-    if (!is_finite(scale)) n.faults |= QPI_FAULT_GRAD_SCALE;
-    n.gradient_scale = is_finite(scale) ? n.gradient_scale * scale : 0.0f;
+  n.kl_row_max = in.kl_row_max;
+  n.tau = lane_max(in.tau_min, in.tau);
+  n.own_std = running_std && !in.observed;
+  n.std = !running_std ? 1.0f : n.own_std ? in.min_std : lane_max(in.min_std, in.value_std);
+  n.gradient_scale = in.lam * reduction_scale;
+  if (in.has_scale) {
+    if (!is_finite(in.grad_scale)) n.faults |= QPI_FAULT_GRAD_SCALE;
+    n.gradient_scale = is_finite(in.grad_scale) ? n.gradient_scale * in.grad_scale : 0.0f;
   }
   return n;
 }
 
 enum class RowStatus : uint32_t {
-  kCounted,         // gradient and statistic
-  kAbsent,          // weight 0: not there
-  kSkipped,         // left out whole: NaN, +inf, no finite atom, no legal action
-  kSkippedWeight,   // left out whole: weight negative or not finite
-  kSupportFault,    // left out whole: uses a support value that is not finite
+  kCounted,        // gradient and statistic
+  kAbsent,         // weight 0: not there
+  kSkipped,        // left out whole: NaN, +inf, no finite atom, no legal action
+  kSkippedWeight,  // left out whole: weight negative or not finite
+  kSupportFault,   // left out whole: uses a support value that is not finite
 };
 
 // A weight decides first: an absent row is not looked at.
@@ -72,39 +84,47 @@ QPI_FN RowStatus row_status(bool usable, bool has_legal, bool support_usable, fl
   return RowStatus::kCounted;
 }
 
-QPI_FN qpi_record row_share(RowStatus status, float weight, float kl, float variance, float kl_row_max) {
-  qpi_record share{};
-  switch (status) {
-    case RowStatus::kAbsent:
-      break;
-    case RowStatus::kSkipped:
-      share.skipped = 1;
-      break;
-    case RowStatus::kSkippedWeight:
-      share.skipped = 1;
-      share.faults = QPI_FAULT_WEIGHT;
-      break;
-    case RowStatus::kSupportFault:
-      share.faults = QPI_FAULT_SUPPORT;
-      break;
-    case RowStatus::kCounted: {
-      const bool over = !(kl <= kl_row_max);  // a KL that is not finite too
-      share.clipped = over ? 1 : 0;
-      if (!is_finite(kl)) break;
-      share.weighted_kl = static_cast<double>(weight) * static_cast<double>(over ? kl_row_max : kl);
-      share.weight = static_cast<double>(weight);
-      share.weighted_variance = static_cast<double>(weight) * static_cast<double>(variance);
-      share.rows = 1;
-      break;
-    }
+// What one row adds to the statistic; `sum(0)` to `sum(2)` are weighted_kl, weight and weighted_variance.
+struct RowShare {
+  float weight;  // 0: the row adds nothing to the sums
+  float kl;
+  float variance;
+  bool counted, skipped, clipped;
+  uint32_t faults;
+
+  QPI_FN double sum(int which) const {
+    const float factor = which == 0 ? kl : which == 1 ? 1.0f : variance;
+    return static_cast<double>(weight) * static_cast<double>(factor);
   }
+};
+
+QPI_FN RowShare row_share(RowStatus status, float weight, float kl, float variance, float kl_row_max) {
+  const bool valid = status == RowStatus::kCounted;
+  const bool over = !(kl <= kl_row_max);  // a KL that is not finite too; that one has no share
+  RowShare share;
+  share.counted = valid && is_finite(kl);
+  share.clipped = valid && over;
+  share.skipped = status == RowStatus::kSkipped || status == RowStatus::kSkippedWeight;
+  share.faults = status == RowStatus::kSkippedWeight  ? static_cast<uint32_t>(QPI_FAULT_WEIGHT)
+                 : status == RowStatus::kSupportFault ? static_cast<uint32_t>(QPI_FAULT_SUPPORT)
+                                                      : 0u;
+  share.weight = share.counted ? weight : 0.0f;
+  share.kl = share.counted ? (over ? kl_row_max : kl) : 0.0f;
+  share.variance = share.counted ? variance : 0.0f;
   return share;
 }
 
 // One lane's slots, in order.
-QPI_FN qpi_record fold_lane(const qpi_record* slots, int in_use, int lane) {
+QPI_FN qpi_record fold_lane(const StatSlot* slots, int in_use, int lane) {
   qpi_record sum{};
-  for (int slot = lane; slot < in_use; slot += kFoldLanes) add_record(sum, slots[slot]);
+#ifdef __CUDA_ARCH__
+#pragma unroll 4  // independent loads
+#endif
+  for (int i = lane; i < in_use; i += kFoldLanes) {
+    const StatSlot slot = slots[i];
+    add_record(sum, {slot.weighted_kl, slot.weight, slot.weighted_variance, slot.rows, slot.skipped, slot.clipped,
+                     slot.faults, 0});
+  }
   return sum;
 }
 

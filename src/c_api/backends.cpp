@@ -5,20 +5,20 @@
 
 namespace qpi {
 
-qpi_status backend_reset(int32_t device, const IsvSpan& isv, qpi_record* record, ResetParts parts,
+qpi_status backend_reset(int32_t device, const IsvWords& isv, qpi_record* record, ResetParts parts,
                          qpi_stream_t stream) {
   if (device != QPI_DEVICE_CPU) return gpu::reset(device, isv, record, parts, stream);
   cpu::reset(isv, record, parts);
   return QPI_SUCCESS;
 }
 
-qpi_status backend_commit(int32_t device, const IsvSpan& isv, qpi_record* record, qpi_stream_t stream) {
+qpi_status backend_commit(int32_t device, const IsvWords& isv, qpi_record* record, qpi_stream_t stream) {
   if (device != QPI_DEVICE_CPU) return gpu::commit(device, isv, record, stream);
   cpu::commit(isv, record);
   return QPI_SUCCESS;
 }
 
-qpi_status backend_control(int32_t device, const IsvSpan& isv, qpi_stream_t stream) {
+qpi_status backend_control(int32_t device, const IsvWords& isv, qpi_stream_t stream) {
   if (device != QPI_DEVICE_CPU) return gpu::control(device, isv, stream);
   cpu::control(isv);
   return QPI_SUCCESS;
@@ -30,7 +30,7 @@ qpi_status backend_discard(int32_t device, qpi_record* record, qpi_stream_t stre
   return QPI_SUCCESS;
 }
 
-qpi_status backend_clear_faults(int32_t device, const IsvSpan& isv, qpi_stream_t stream) {
+qpi_status backend_clear_faults(int32_t device, const IsvWords& isv, qpi_stream_t stream) {
   if (device != QPI_DEVICE_CPU) return gpu::clear_faults(device, isv, stream);
   cpu::clear_faults(isv);
   return QPI_SUCCESS;

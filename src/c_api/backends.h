@@ -9,11 +9,12 @@ namespace qpi {
 
 qpi_status check_stream(int32_t device, qpi_stream_t stream);
 
-qpi_status backend_reset(int32_t device, const IsvSpan& isv, qpi_record* record, ResetParts parts, qpi_stream_t stream);
-qpi_status backend_commit(int32_t device, const IsvSpan& isv, qpi_record* record, qpi_stream_t stream);
-qpi_status backend_control(int32_t device, const IsvSpan& isv, qpi_stream_t stream);
+qpi_status backend_reset(int32_t device, const IsvWords& isv, qpi_record* record, ResetParts parts,
+                         qpi_stream_t stream);
+qpi_status backend_commit(int32_t device, const IsvWords& isv, qpi_record* record, qpi_stream_t stream);
+qpi_status backend_control(int32_t device, const IsvWords& isv, qpi_stream_t stream);
 qpi_status backend_discard(int32_t device, qpi_record* record, qpi_stream_t stream);
-qpi_status backend_clear_faults(int32_t device, const IsvSpan& isv, qpi_stream_t stream);
+qpi_status backend_clear_faults(int32_t device, const IsvWords& isv, qpi_stream_t stream);
 qpi_status backend_seed_grad(int32_t device, const float* q_logits, const float* pi_logits, const float* atom_supports,
                              float* isv, float* pi_grad_logits, int64_t rows, qpi_stream_t stream);
 qpi_status backend_seed_controller(int32_t device, float* isv, qpi_stream_t stream);

@@ -14,8 +14,8 @@ extern "C" qpi_status qpi_build_info(char* text, size_t capacity, size_t* length
   try {
     std::string json = "{\"version\": \"" + std::to_string(QPI_VERSION_MAJOR) + "." +
                        std::to_string(QPI_VERSION_MINOR) + "." + std::to_string(QPI_VERSION_PATCH) +
-                       "\", \"abi\": " + std::to_string(QPI_ABI) + ", \"cpu\": {\"cores\": " +
-                       std::to_string(cpu::usable_cores()) + ", \"kernels\": [";
+                       "\", \"abi\": " + std::to_string(QPI_ABI) +
+                       ", \"cpu\": {\"cores\": " + std::to_string(cpu::usable_cores()) + ", \"kernels\": [";
     const char* separator = "";
     for (const cpu::Isa isa : {cpu::Isa::kBaseline, cpu::Isa::kAvx2, cpu::Isa::kAvx512}) {
       if (!cpu::isa_supported(isa)) continue;

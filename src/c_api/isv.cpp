@@ -2,6 +2,7 @@
 #include "isv.h"
 
 #include <cinttypes>
+#include <cstring>
 
 #include "backends.h"
 #include "status.h"
@@ -23,6 +24,16 @@ qpi_status check_layout(const qpi_layout& layout, int64_t* words) {
   if (layout.size != sizeof(qpi_layout)) {
     return fail(QPI_ERROR_VALUE, "layout.size is %zu; expected %zu (fill the layout with qpi_layout_native or _bus)",
                 layout.size, sizeof(qpi_layout));
+  }
+  // The native layout is the common one, and valid.
+  static const qpi_layout kNative = [] {
+    qpi_layout native;
+    qpi_layout_native(&native);
+    return native;
+  }();
+  if (std::memcmp(&layout, &kNative, sizeof kNative) == 0) {
+    *words = kNativeWords;
+    return QPI_SUCCESS;
   }
   int64_t needed = 0;
   for (int slot = 0; slot < QPI_SLOT_COUNT; ++slot) {
@@ -89,12 +100,19 @@ qpi_status check_isv(const qpi_isv* isv) {
   return QPI_SUCCESS;
 }
 
-IsvSpan isv_span(const qpi_isv& isv) {
-  IsvSpan span;
-  span.slots = static_cast<uint32_t*>(isv.slots);
-  span.mirror = isv_workspace(isv)->mirror;
-  for (int slot = 0; slot < QPI_SLOT_COUNT; ++slot) span.index[slot] = isv.layout.index[slot];
-  return span;
+IsvWords isv_words(const qpi_isv& isv) {
+  uint32_t* slots = static_cast<uint32_t*>(isv.slots);
+  uint32_t* absent = isv_workspace(isv)->absent;
+  IsvWords words;
+  words.present = 0;
+  for (int slot = 0; slot < QPI_SLOT_COUNT; ++slot) {
+    const int32_t first = kNativeLayout.first[slot];
+    const int32_t index = isv.layout.index[slot];
+    if (index >= 0) words.present |= uint64_t{1} << slot;
+    for (int32_t i = 0; first + i < kNativeLayout.first[slot + 1]; ++i)
+      words.at[first + i] = index >= 0 ? slots + index + i : absent + first + i;
+  }
+  return words;
 }
 
 }  // namespace qpi
@@ -151,34 +169,28 @@ qpi_status qpi_isv_slot_address(const qpi_isv* isv, qpi_slot slot, void** addres
   QPI_TRY(check_isv(isv));
   if (slot < 0 || slot >= QPI_SLOT_COUNT)
     return fail(QPI_ERROR_VALUE, "slot is %d; expected 0 to %d", static_cast<int>(slot), QPI_SLOT_COUNT - 1);
-  const IsvSpan span = isv_span(*isv);
-  const int32_t index = span.index[slot];
-  if (index >= 0) {
-    *address = span.slots + index;
-  } else {
-    *address = kSlots[slot].role == QPI_SLOT_PARAM ? nullptr : span.mirror + kNativeLayout.first[slot];
-  }
+  *address = isv_words(*isv).at[kNativeLayout.first[slot]];
   return QPI_SUCCESS;
 }
 
 qpi_status qpi_workspace_init(const qpi_isv* isv, qpi_stream_t stream) {
   QPI_TRY(check_call(isv, stream));
-  return backend_reset(isv->device, isv_span(*isv), &isv_workspace(*isv)->record, ResetParts::kWorkspace, stream);
+  return backend_reset(isv->device, isv_words(*isv), &isv_workspace(*isv)->record, ResetParts::kAbsent, stream);
 }
 
 qpi_status qpi_isv_reset(const qpi_isv* isv, qpi_stream_t stream) {
   QPI_TRY(check_call(isv, stream));
-  return backend_reset(isv->device, isv_span(*isv), nullptr, ResetParts::kSlots, stream);
+  return backend_reset(isv->device, isv_words(*isv), nullptr, ResetParts::kPresent, stream);
 }
 
 qpi_status qpi_commit(const qpi_isv* isv, qpi_stream_t stream) {
   QPI_TRY(check_call(isv, stream));
-  return backend_commit(isv->device, isv_span(*isv), &isv_workspace(*isv)->record, stream);
+  return backend_commit(isv->device, isv_words(*isv), &isv_workspace(*isv)->record, stream);
 }
 
 qpi_status qpi_control(const qpi_isv* isv, qpi_stream_t stream) {
   QPI_TRY(check_call(isv, stream));
-  return backend_control(isv->device, isv_span(*isv), stream);
+  return backend_control(isv->device, isv_words(*isv), stream);
 }
 
 qpi_status qpi_discard(const qpi_isv* isv, qpi_stream_t stream) {
@@ -188,7 +200,7 @@ qpi_status qpi_discard(const qpi_isv* isv, qpi_stream_t stream) {
 
 qpi_status qpi_clear_faults(const qpi_isv* isv, qpi_stream_t stream) {
   QPI_TRY(check_call(isv, stream));
-  return backend_clear_faults(isv->device, isv_span(*isv), stream);
+  return backend_clear_faults(isv->device, isv_words(*isv), stream);
 }
 
 }  // extern "C"

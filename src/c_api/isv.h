@@ -10,7 +10,7 @@ namespace qpi {
 // Is this an ISV that can be used? Names the member that is not.
 qpi_status check_isv(const qpi_isv* isv);
 
-IsvSpan isv_span(const qpi_isv& isv);
+IsvWords isv_words(const qpi_isv& isv);
 inline Workspace* isv_workspace(const qpi_isv& isv) { return static_cast<Workspace*>(isv.workspace); }
 
 }  // namespace qpi

@@ -65,13 +65,27 @@ qpi_status check_problem(const qpi_problem& p) {
   return QPI_SUCCESS;
 }
 
+const char* gpu_kernel_name(qpi_kernel kernel) {
+  if (kernel == QPI_KERNEL_BLOCK) return "block";
+  return kernel == QPI_KERNEL_TILE ? "tile" : "stream";
+}
+
 qpi_status plan_cpu(const qpi_problem& p, cpu::Plan* plan) {
   switch (p.kernel) {
-    case QPI_KERNEL_AUTO: plan->isa = cpu::best_isa(); break;
-    case QPI_KERNEL_CPU_BASELINE: plan->isa = cpu::Isa::kBaseline; break;
-    case QPI_KERNEL_CPU_AVX2: plan->isa = cpu::Isa::kAvx2; break;
-    case QPI_KERNEL_CPU_AVX512: plan->isa = cpu::Isa::kAvx512; break;
-    default: return fail(QPI_ERROR_TYPE, "kernel is %d, which does not run on the CPU", static_cast<int>(p.kernel));
+    case QPI_KERNEL_AUTO:
+      plan->isa = cpu::best_isa();
+      break;
+    case QPI_KERNEL_CPU_BASELINE:
+      plan->isa = cpu::Isa::kBaseline;
+      break;
+    case QPI_KERNEL_CPU_AVX2:
+      plan->isa = cpu::Isa::kAvx2;
+      break;
+    case QPI_KERNEL_CPU_AVX512:
+      plan->isa = cpu::Isa::kAvx512;
+      break;
+    default:
+      return fail(QPI_ERROR_TYPE, "kernel is %d, which does not run on the CPU", static_cast<int>(p.kernel));
   }
   if (!cpu::isa_supported(plan->isa)) {
     return fail(QPI_ERROR_UNSUPPORTED, "kernel is %d (%s), which this processor or build does not have",
@@ -82,7 +96,8 @@ qpi_status plan_cpu(const qpi_problem& p, cpu::Plan* plan) {
 }
 
 qpi_status plan_gpu(const qpi_problem& p, gpu::Plan* plan) {
-  if (p.kernel != QPI_KERNEL_AUTO && p.kernel != QPI_KERNEL_STREAM && p.kernel != QPI_KERNEL_TILE)
+  if (p.kernel != QPI_KERNEL_AUTO && p.kernel != QPI_KERNEL_STREAM && p.kernel != QPI_KERNEL_TILE &&
+      p.kernel != QPI_KERNEL_BLOCK)
     return fail(QPI_ERROR_TYPE, "kernel is %d, which does not run on a GPU", static_cast<int>(p.kernel));
   // Rows may be as many as they like, so their strides always count.
   const bool packed = stride_is(p.q_stride[2], 1, p.atoms) && stride_is(p.q_stride[1], p.atoms, p.actions) &&
@@ -162,12 +177,13 @@ qpi_status qpi_plan_describe(const qpi_plan* plan, int64_t rows, char* text, siz
                             p.kernel == QPI_KERNEL_AUTO ? "the widest instruction set of this processor" : "asked for");
   } else {
     const gpu::Choice choice = gpu::choose(plan->gpu, p, rows);
-    written = std::snprintf(text, capacity,
-                            "GPU %d, %s kernel, %d rows at once, %d blocks of %d threads, %zu bytes of shared memory, "
-                            "then the finish kernel%s; %s",
-                            p.device, choice.kernel == QPI_KERNEL_TILE ? "tile" : "stream", choice.rows_at_once,
-                            choice.blocks, choice.threads, choice.shared_bytes,
-                            plan->gpu.overlap ? " (overlapped)" : "", choice.why);
+    written =
+        std::snprintf(text, capacity, "GPU %d, %s kernel, %d block(s) of %d threads, %zu bytes of shared memory%s; %s",
+                      p.device, gpu_kernel_name(choice.kernel), choice.blocks, choice.threads, choice.shared_bytes,
+                      choice.kernel == QPI_KERNEL_BLOCK ? ", the whole step"
+                      : plan->gpu.overlap               ? ", then the finish kernel, overlapped"
+                                                        : ", then the finish kernel",
+                      choice.why);
   }
   if (length != nullptr) *length = static_cast<size_t>(written);
   return QPI_SUCCESS;

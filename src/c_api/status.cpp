@@ -29,15 +29,24 @@ const char* qpi_last_error_message(void) { return qpi::last_message; }
 
 const char* qpi_status_name(qpi_status status) {
   switch (status) {
-    case QPI_SUCCESS: return "QPI_SUCCESS";
-    case QPI_ERROR_VALUE: return "QPI_ERROR_VALUE";
-    case QPI_ERROR_TYPE: return "QPI_ERROR_TYPE";
-    case QPI_ERROR_OVERFLOW: return "QPI_ERROR_OVERFLOW";
-    case QPI_ERROR_POINTER: return "QPI_ERROR_POINTER";
-    case QPI_ERROR_NO_DEVICE: return "QPI_ERROR_NO_DEVICE";
-    case QPI_ERROR_CUDA: return "QPI_ERROR_CUDA";
-    case QPI_ERROR_MEMORY: return "QPI_ERROR_MEMORY";
-    case QPI_ERROR_UNSUPPORTED: return "QPI_ERROR_UNSUPPORTED";
+    case QPI_SUCCESS:
+      return "QPI_SUCCESS";
+    case QPI_ERROR_VALUE:
+      return "QPI_ERROR_VALUE";
+    case QPI_ERROR_TYPE:
+      return "QPI_ERROR_TYPE";
+    case QPI_ERROR_OVERFLOW:
+      return "QPI_ERROR_OVERFLOW";
+    case QPI_ERROR_POINTER:
+      return "QPI_ERROR_POINTER";
+    case QPI_ERROR_NO_DEVICE:
+      return "QPI_ERROR_NO_DEVICE";
+    case QPI_ERROR_CUDA:
+      return "QPI_ERROR_CUDA";
+    case QPI_ERROR_MEMORY:
+      return "QPI_ERROR_MEMORY";
+    case QPI_ERROR_UNSUPPORTED:
+      return "QPI_ERROR_UNSUPPORTED";
   }
   return "unknown status";
 }

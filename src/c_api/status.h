@@ -11,8 +11,7 @@ qpi_status fail(qpi_status status, const char* format, ...) __attribute__((forma
 }  // namespace qpi
 
 // Leave the enclosing function with the status of `expression` unless it succeeded.
-#define QPI_TRY(expression)                                             \
-  do {                                                                  \
-    if (const qpi_status status_ = (expression); status_ != QPI_SUCCESS) \
-      return status_;                                                   \
+#define QPI_TRY(expression)                                                              \
+  do {                                                                                   \
+    if (const qpi_status status_ = (expression); status_ != QPI_SUCCESS) return status_; \
   } while (0)

@@ -13,9 +13,12 @@ namespace {
 
 const char* dtype_name(qpi_dtype dtype) {
   switch (dtype) {
-    case QPI_FLOAT16: return "float16";
-    case QPI_BFLOAT16: return "bfloat16";
-    default: return "float32";
+    case QPI_FLOAT16:
+      return "float16";
+    case QPI_BFLOAT16:
+      return "bfloat16";
+    default:
+      return "float32";
   }
 }
 
@@ -129,8 +132,7 @@ qpi_status check_call(const qpi_plan* plan, const qpi_isv* isv, const qpi_batch*
   QPI_TRY(extent_of("row_weights", batch->row_weights, sizeof(float), {{rows, p.weight_stride}}, &inputs[4].extent));
   QPI_TRY(extent_of("grad_scale", batch->grad_scale, sizeof(float), {}, &inputs[5].extent));
   QPI_TRY(extent_of("isv", isv->slots, sizeof(uint32_t), {{isv->words, 1}}, &inputs[6].extent));
-  QPI_TRY(extent_of("workspace", isv->workspace, 1, {{static_cast<int64_t>(sizeof(Workspace)), 1}},
-                    &inputs[7].extent));
+  QPI_TRY(extent_of("workspace", isv->workspace, 1, {{static_cast<int64_t>(sizeof(Workspace)), 1}}, &inputs[7].extent));
 
   if (gradient == Gradient::kNeeded) {
     const Axis row_axis{rows, p.grad_stride[0]}, action_axis{p.actions, p.grad_stride[1]};
@@ -153,10 +155,14 @@ qpi_status check_call(const qpi_plan* plan, const qpi_isv* isv, const qpi_batch*
 qpi_status check_memory(const qpi_plan& plan, const qpi_isv& isv, const qpi_batch& batch) {
   if (plan.problem.device == QPI_DEVICE_CPU || batch.rows == 0) return QPI_SUCCESS;
   const gpu::NamedPointer pointers[] = {
-      {"q_logits", batch.q_logits},       {"pi_logits", batch.pi_logits},
-      {"support", batch.support},         {"pi_grad", batch.pi_grad},
-      {"legal_actions", batch.legal_actions}, {"row_weights", batch.row_weights},
-      {"grad_scale", batch.grad_scale},   {"isv.slots", isv.slots},
+      {"q_logits", batch.q_logits},
+      {"pi_logits", batch.pi_logits},
+      {"support", batch.support},
+      {"pi_grad", batch.pi_grad},
+      {"legal_actions", batch.legal_actions},
+      {"row_weights", batch.row_weights},
+      {"grad_scale", batch.grad_scale},
+      {"isv.slots", isv.slots},
       {"isv.workspace", isv.workspace},
   };
   return gpu::check_pointers(plan.problem.device, pointers, sizeof pointers / sizeof pointers[0]);
@@ -164,11 +170,11 @@ qpi_status check_memory(const qpi_plan& plan, const qpi_isv& isv, const qpi_batc
 
 // ---- the work ------------------------------------------------------------------------------------------------------
 
-void describe_work(const qpi_plan& plan, const qpi_isv& isv, const qpi_batch& batch, CommitParts parts,
-                   RowsArgs* rows, FinishArgs* finish) {
+void describe_work(const qpi_plan& plan, const qpi_isv& isv, const qpi_batch& batch, CommitParts parts, RowsArgs* rows,
+                   FinishArgs* finish) {
   const qpi_problem& p = plan.problem;
   Workspace* workspace = isv_workspace(isv);
-  rows->isv = isv_span(isv);
+  rows->isv = isv_words(isv);
   rows->q_logits = batch.q_logits;
   rows->pi_logits = batch.pi_logits;
   rows->support = batch.support;

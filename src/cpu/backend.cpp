@@ -35,7 +35,8 @@ void run_shares(const Plan& plan, const RowsArgs& args, const StepNumbers& numbe
   int started = 0;
   try {
     for (; started < threads - 1; ++started)
-      workers[started] = std::thread(run_slots, std::cref(args), std::cref(numbers), begin_of(started), end_of(started));
+      workers[started] =
+          std::thread(run_slots, std::cref(args), std::cref(numbers), begin_of(started), end_of(started));
   } catch (const std::system_error&) {
     // No more threads to be had; the caller does the rest.
   }
@@ -43,13 +44,26 @@ void run_shares(const Plan& plan, const RowsArgs& args, const StepNumbers& numbe
   for (int i = 0; i < started; ++i) workers[i].join();
 }
 
-qpi_record fold_slots(const qpi_record* slots, int in_use) {
+qpi_record fold_slots(const StatSlot* slots, int in_use) {
+  // The rest of the tree would add zeros.
+  int width = 1;
+  while (width < kFoldLanes && width < in_use) width *= 2;
   qpi_record lanes[kFoldLanes];
-  for (int lane = 0; lane < kFoldLanes; ++lane) lanes[lane] = fold_lane(slots, in_use, lane);
-  for (int stride = 1; stride < kFoldLanes; stride *= 2) {
-    for (int lane = 0; lane < kFoldLanes; lane += 2 * stride) add_record(lanes[lane], lanes[lane + stride]);
+  for (int lane = 0; lane < width; ++lane) lanes[lane] = fold_lane(slots, in_use, lane);
+  for (int stride = 1; stride < width; stride *= 2) {
+    for (int lane = 0; lane < width; lane += 2 * stride) add_record(lanes[lane], lanes[lane + stride]);
   }
   return lanes[0];
+}
+
+template <class Body>
+void with_image(const IsvWords& isv, Body body) {
+  uint32_t word[kNativeWords];
+  for (int i = 0; i < kNativeWords; ++i) word[i] = *isv.at[i];
+  body(IsvImage{word, isv.has(QPI_SLOT_observations)});
+  for (int i = 0; i < kNativeWords; ++i) {
+    if (*isv.at[i] != word[i]) *isv.at[i] = word[i];
+  }
 }
 
 }  // namespace
@@ -57,8 +71,7 @@ qpi_record fold_slots(const qpi_record* slots, int in_use) {
 bool isa_supported(Isa isa) {
 #if QPI_WITH_X86_SIMD
   __builtin_cpu_init();
-  const bool avx2 =
-      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   if (isa == Isa::kAvx2) return avx2;
   if (isa == Isa::kAvx512) {
     return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -75,9 +88,12 @@ Isa best_isa() {
 
 const char* isa_name(Isa isa) {
   switch (isa) {
-    case Isa::kAvx512: return "avx512";
-    case Isa::kAvx2: return "avx2";
-    case Isa::kBaseline: return "baseline";
+    case Isa::kAvx512:
+      return "avx512";
+    case Isa::kAvx2:
+      return "avx2";
+    case Isa::kBaseline:
+      return "baseline";
   }
   return "unknown";
 }
@@ -105,23 +121,25 @@ int threads_for(const Plan& plan, int64_t rows, int64_t actions, int64_t atoms) 
 
 void run(const Plan& plan, const RowsArgs& rows, const FinishArgs& finish_args) {
   const StepNumbers numbers =
-      read_step_numbers(IsvView(rows.isv), rows.running_std, rows.reduction_scale, rows.grad_scale);
+      check_step_input(load_step_input(IsvMemory{rows.isv}, rows.grad_scale), rows.running_std, rows.reduction_scale);
   qpi_record total{};
   if (!numbers.halted) {
     run_shares(plan, rows, numbers, threads_for(plan, rows.rows, rows.actions, rows.atoms));
     total = fold_slots(rows.slots, slots_in_use(rows.rows));
   }
-  finish(finish_args, total);
+  with_image(finish_args.isv, [&](const IsvImage& isv) { finish(finish_args, isv, *finish_args.record, total); });
 }
 
-void commit(const IsvSpan& isv, qpi_record* record) {
-  qpi::commit(IsvView(isv), record, CommitParts::kObserveAndControl);
+void commit(const IsvWords& isv, qpi_record* record) {
+  with_image(isv, [&](const IsvImage& image) { qpi::commit(image, record, CommitParts::kObserveAndControl); });
 }
-void control(const IsvSpan& isv) { control_alone(IsvView(isv)); }
-void clear_faults(const IsvSpan& isv) { IsvView(isv).set_bits<QPI_SLOT_faults>(0); }
-void reset(const IsvSpan& isv, qpi_record* record, ResetParts parts) {
+void control(const IsvWords& isv) {
+  with_image(isv, [](const IsvImage& image) { control_alone(image); });
+}
+void clear_faults(const IsvWords& isv) { qpi::clear_faults(isv); }
+void reset(const IsvWords& isv, qpi_record* record, ResetParts parts) {
   if (record != nullptr) *record = qpi_record{};
-  qpi::reset(IsvView(isv), parts);
+  write_defaults(isv, parts);
 }
 
 void seed_grad(const float* q_logits, const float* pi_logits, const float* atom_supports, float* isv,

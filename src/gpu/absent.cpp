@@ -6,18 +6,19 @@ namespace qpi::gpu {
 
 namespace {
 qpi_status refuse() {
-  return fail(QPI_ERROR_NO_DEVICE, "this library was built without CUDA (QPI_CUDA=OFF); only device -1, the CPU, works");
+  return fail(QPI_ERROR_NO_DEVICE,
+              "this library was built without CUDA (QPI_CUDA=OFF); only device -1, the CPU, works");
 }
 }  // namespace
 
 qpi_status plan_create(const qpi_problem&, bool, Plan*) { return refuse(); }
 Choice choose(const Plan&, const qpi_problem&, int64_t) { return {}; }
 qpi_status run(const Plan&, const qpi_problem&, const RowsArgs&, const FinishArgs&, qpi_stream_t) { return refuse(); }
-qpi_status commit(int32_t, const IsvSpan&, qpi_record*, qpi_stream_t) { return refuse(); }
-qpi_status control(int32_t, const IsvSpan&, qpi_stream_t) { return refuse(); }
+qpi_status commit(int32_t, const IsvWords&, qpi_record*, qpi_stream_t) { return refuse(); }
+qpi_status control(int32_t, const IsvWords&, qpi_stream_t) { return refuse(); }
 qpi_status discard(int32_t, qpi_record*, qpi_stream_t) { return refuse(); }
-qpi_status clear_faults(int32_t, const IsvSpan&, qpi_stream_t) { return refuse(); }
-qpi_status reset(int32_t, const IsvSpan&, qpi_record*, ResetParts, qpi_stream_t) { return refuse(); }
+qpi_status clear_faults(int32_t, const IsvWords&, qpi_stream_t) { return refuse(); }
+qpi_status reset(int32_t, const IsvWords&, qpi_record*, ResetParts, qpi_stream_t) { return refuse(); }
 qpi_status seed_grad(int32_t, const float*, const float*, const float*, float*, float*, int64_t, qpi_stream_t) {
   return refuse();
 }

@@ -39,12 +39,13 @@ qpi_status cuda_failed(int error, const char* what) {
   return fail(QPI_ERROR_CUDA, "%s: %s (%s)", what, cudaGetErrorName(code), cudaGetErrorString(code));
 }
 
-#define QPI_CUDA_TRY(expression, what)                                        \
-  do {                                                                        \
+#define QPI_CUDA_TRY(expression, what)                                                  \
+  do {                                                                                  \
     if (const int error_ = (expression); error_ != 0) return cuda_failed(error_, what); \
   } while (0)
 
-// ---- the driver, reached through the runtime -------------------------------------------------------------------------
+// ---- the driver, reached through the runtime
+// -------------------------------------------------------------------------
 
 struct Driver {
   CUresult (*init)(unsigned) = nullptr;
@@ -104,7 +105,8 @@ qpi_status check_device(int32_t device) {
     return fail(QPI_ERROR_NO_DEVICE, "the GPUs cannot be listed: %s (%s)", cudaGetErrorName(error),
                 cudaGetErrorString(error));
   }
-  if (device >= count) return fail(QPI_ERROR_NO_DEVICE, "device is %" PRId32 "; this process sees %d GPU(s)", device, count);
+  if (device >= count)
+    return fail(QPI_ERROR_NO_DEVICE, "device is %" PRId32 "; this process sees %d GPU(s)", device, count);
   return QPI_SUCCESS;
 }
 
@@ -159,22 +161,39 @@ class RelaxedCapture {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
-// ---- choosing --------------------------------------------------------------------------------------------------------
+// ---- choosing
+// --------------------------------------------------------------------------------------------------------
 
-int dtype_bytes(qpi_dtype dtype) { return dtype == QPI_FLOAT32 ? 4 : 2; }
-
-size_t tile_bytes(const qpi_problem& p, int rows) {
-  return tile_shared_bytes({rows, static_cast<int>(p.actions), static_cast<int>(p.atoms), dtype_bytes(p.q_dtype),
-                            dtype_bytes(p.pi_dtype), p.mode == QPI_MODE_WRITE ? 0 : dtype_bytes(p.grad_dtype),
-                            p.support_stride[0] == 0});
+TileShape shape_of(const qpi_problem& p) {
+  const auto bytes = [](qpi_dtype dtype) { return dtype == QPI_FLOAT32 ? 4u : 2u; };
+  return {static_cast<unsigned>(p.actions),
+          static_cast<unsigned>(p.atoms),
+          bytes(p.q_dtype),
+          bytes(p.pi_dtype),
+          p.mode == QPI_MODE_WRITE ? 0u : bytes(p.grad_dtype),
+          p.support_stride[0] == 0};
 }
 
 qpi_status measure_choice(qpi_kernel kernel, const qpi_problem& problem, int multiprocessors, KernelChoice* choice) {
   int blocks = 0;
-  const RowsLaunch launch{kernel, choice->rows_at_once, 1, choice->threads, choice->shared_bytes};
-  QPI_CUDA_TRY(blocks_per_multiprocessor(launch, problem.q_dtype, &blocks), "occupancy of the rows kernel");
+  const RowsLaunch launch{kernel, 1, choice->threads, choice->shared_bytes};
+  QPI_CUDA_TRY(blocks_per_multiprocessor(launch, problem.q_dtype, problem.atoms, &blocks),
+               "occupancy of the rows kernel");
   choice->possible = blocks > 0;
   choice->resident_blocks = blocks * multiprocessors;
+  return QPI_SUCCESS;
+}
+
+// The tile kernel with as many warps a block as leave the most warps resident.
+qpi_status measure_tile(const qpi_problem& problem, size_t limit, int multiprocessors, KernelChoice* best) {
+  *best = {};
+  for (const int warps : {1, 2, 4}) {
+    KernelChoice choice{false, 32 * warps, tile_shared_bytes(shape_of(problem), warps), 0};
+    if (choice.shared_bytes > limit) break;
+    QPI_TRY(measure_choice(QPI_KERNEL_TILE, problem, multiprocessors, &choice));
+    if (choice.possible && choice.resident_blocks * choice.threads >= best->resident_blocks * best->threads)
+      *best = choice;
+  }
   return QPI_SUCCESS;
 }
 
@@ -186,77 +205,81 @@ qpi_status plan_create(const qpi_problem& problem, bool packed, Plan* plan) {
   QPI_TRY(guard.enter(problem.device));
   const RelaxedCapture relaxed;
 
-  int major = 0, minor = 0, shared_limit = 0;
-  QPI_CUDA_TRY(cudaDeviceGetAttribute(&plan->multiprocessors, cudaDevAttrMultiProcessorCount, problem.device),
-               "cudaDeviceGetAttribute");
-  QPI_CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, problem.device),
-               "cudaDeviceGetAttribute");
-  QPI_CUDA_TRY(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, problem.device),
-               "cudaDeviceGetAttribute");
-  QPI_CUDA_TRY(cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, problem.device),
-               "cudaDeviceGetAttribute");
+  const auto attribute = [&](cudaDeviceAttr which, int* value) {
+    return static_cast<int>(cudaDeviceGetAttribute(value, which, problem.device));
+  };
+  int multiprocessors = 0, major = 0, minor = 0, shared_limit = 0;
+  QPI_CUDA_TRY(attribute(cudaDevAttrMultiProcessorCount, &multiprocessors), "cudaDeviceGetAttribute");
+  QPI_CUDA_TRY(attribute(cudaDevAttrComputeCapabilityMajor, &major), "cudaDeviceGetAttribute");
+  QPI_CUDA_TRY(attribute(cudaDevAttrComputeCapabilityMinor, &minor), "cudaDeviceGetAttribute");
+  QPI_CUDA_TRY(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, &shared_limit), "cudaDeviceGetAttribute");
   plan->capability = major * 10 + minor;
   plan->overlap = major >= 9;
-  QPI_CUDA_TRY(load_kernels(static_cast<size_t>(shared_limit)), "loading the kernels");
+  const auto limit = static_cast<size_t>(shared_limit);
+  QPI_CUDA_TRY(load_kernels(limit, problem.atoms), "loading the kernels");
 
-  plan->stream = {true, kTileRows, kStreamThreads, 0, 0};
-  QPI_TRY(measure_choice(QPI_KERNEL_STREAM, problem, plan->multiprocessors, &plan->stream));
-
-  for (int i = 0; i < kTileChoices; ++i) {
-    KernelChoice& choice = plan->tile[i];
-    choice = {};
-    choice.rows_at_once = kTileRows << i;
-    const int64_t items = choice.rows_at_once * problem.actions;
-    const int64_t lanes = items < kTileMaxThreads ? (items + 31) / 32 * 32 : kTileMaxThreads;
-    choice.threads = static_cast<int>(lanes < 4 * choice.rows_at_once ? 4 * choice.rows_at_once : lanes);
-    choice.shared_bytes = tile_bytes(problem, choice.rows_at_once);
-    if (!packed || choice.shared_bytes > static_cast<size_t>(shared_limit)) continue;
-    QPI_TRY(measure_choice(QPI_KERNEL_TILE, problem, plan->multiprocessors, &choice));
+  plan->stream = {true, kStreamThreads, 0, 0};
+  QPI_TRY(measure_choice(QPI_KERNEL_STREAM, problem, multiprocessors, &plan->stream));
+  plan->tile = {};
+  plan->block_tiles = 0;
+  if (packed) {
+    QPI_TRY(measure_tile(problem, limit, multiprocessors, &plan->tile));
+    // Below four warps a multiprocessor nothing hides the latencies.
+    const bool starved = plan->tile.resident_blocks * plan->tile.threads < 4 * 32 * multiprocessors;
+    if (starved && problem.kernel == QPI_KERNEL_AUTO) plan->tile.possible = false;
+    for (int tiles = kBlockMaxTiles; tiles > 0 && plan->block_tiles == 0; --tiles) {
+      if (block_shared_bytes(shape_of(problem), tiles) <= limit) plan->block_tiles = tiles;
+    }
   }
-  if (problem.kernel == QPI_KERNEL_TILE && !plan->tile[0].possible) {
+  if ((problem.kernel == QPI_KERNEL_TILE || problem.kernel == QPI_KERNEL_BLOCK) && !plan->tile.possible) {
+    const char* asked = problem.kernel == QPI_KERNEL_TILE ? "QPI_KERNEL_TILE" : "QPI_KERNEL_BLOCK";
+    if (!packed) {
+      return fail(QPI_ERROR_UNSUPPORTED, "kernel is %s, which needs packed arrays; these have strides", asked);
+    }
     return fail(QPI_ERROR_UNSUPPORTED,
-                packed ? "kernel is QPI_KERNEL_TILE, but 8 rows of %" PRId64 " actions and %" PRId64
-                         " atoms need %zu bytes of shared memory; GPU %d has %d a block"
-                       : "kernel is QPI_KERNEL_TILE, which needs packed arrays (%" PRId64 " actions, %" PRId64
-                         " atoms, %zu bytes of shared memory, GPU %d, %d a block)",
-                problem.actions, problem.atoms, plan->tile[0].shared_bytes, problem.device, shared_limit);
+                "kernel is %s, but 8 rows of %" PRId64 " actions and %" PRId64
+                " atoms need %zu bytes of shared memory; a block of GPU %d has %zu for them",
+                asked, problem.actions, problem.atoms, tile_shared_bytes(shape_of(problem), 1), problem.device, limit);
   }
   return QPI_SUCCESS;
 }
 
 Choice choose(const Plan& plan, const qpi_problem& problem, int64_t rows) {
-  const int limit = problem.max_blocks > 0 ? problem.max_blocks : INT32_MAX;
   const auto at_most = [](int64_t a, int64_t b) { return static_cast<int>(a < b ? a : b); };
+  const int limit = problem.max_blocks > 0 ? problem.max_blocks : INT32_MAX;
+  const bool forced = problem.kernel != QPI_KERNEL_AUTO;
 
-  if (problem.kernel != QPI_KERNEL_STREAM && plan.tile[0].possible) {
-    // As many rows at once as still give every multiprocessor two blocks.
-    int best = 0;
-    for (int i = 1; i < kTileChoices; ++i) {
-      const bool enough = rows / plan.tile[i].rows_at_once >= 2 * static_cast<int64_t>(plan.multiprocessors);
-      if (plan.tile[i].possible && enough) best = i;
-    }
-    const KernelChoice& tile = plan.tile[best];
-    const int64_t groups = (rows + tile.rows_at_once - 1) / tile.rows_at_once;
-    const int64_t slot_groups = at_most(groups, kStatSlots / (tile.rows_at_once / kTileRows));
-    const int blocks = at_most(at_most(slot_groups, tile.resident_blocks), limit);
-    return {QPI_KERNEL_TILE, tile.rows_at_once, blocks, tile.threads, tile.shared_bytes,
-            problem.kernel == QPI_KERNEL_TILE ? "asked for" : "packed arrays whose tiles fit in shared memory"};
+  const int64_t tiles = tile_count(rows);
+
+  if (problem.kernel != QPI_KERNEL_STREAM && problem.kernel != QPI_KERNEL_TILE && tiles <= plan.block_tiles) {
+    const auto whole_warps = [](int64_t threads) { return (threads + 31) / 32 * 32; };
+    const int64_t least = tiles < 2 ? 64 : tiles * 32, items = whole_warps(rows * problem.actions);
+    const int threads = at_most(items < least ? least : items, kBlockMaxThreads);
+    return {QPI_KERNEL_BLOCK, 1, threads, block_shared_bytes(shape_of(problem), static_cast<int>(tiles)),
+            forced ? "asked for" : "packed arrays, and one block holds the batch"};
   }
-  const int blocks = at_most(at_most(slots_in_use(rows), plan.stream.resident_blocks), limit);
-  return {QPI_KERNEL_STREAM, plan.stream.rows_at_once, blocks, plan.stream.threads, plan.stream.shared_bytes,
-          problem.kernel == QPI_KERNEL_STREAM ? "asked for"
-                                              : "strided arrays, or tiles too large for shared memory"};
+  if (problem.kernel != QPI_KERNEL_STREAM && plan.tile.possible) {
+    const int warps = plan.tile.threads / 32;
+    const int wanted = at_most((slots_in_use(rows) + warps - 1) / warps, plan.tile.resident_blocks);
+    return {QPI_KERNEL_TILE, at_most(wanted, limit), plan.tile.threads, plan.tile.shared_bytes,
+            forced ? "asked for" : "packed arrays whose tiles fit in shared memory"};
+  }
+  const int wanted = at_most(slots_in_use(rows), plan.stream.resident_blocks);
+  return {QPI_KERNEL_STREAM, at_most(wanted, limit), plan.stream.threads, plan.stream.shared_bytes,
+          forced ? "asked for" : "strided arrays, or tiles too large for shared memory"};
 }
 
-// ---- running ---------------------------------------------------------------------------------------------------------
+// ---- running
+// ---------------------------------------------------------------------------------------------------------
 
 qpi_status run(const Plan& plan, const qpi_problem& problem, const RowsArgs& rows, const FinishArgs& finish,
                qpi_stream_t stream) {
   DeviceGuard guard;
   QPI_TRY(guard.enter(problem.device));
   const Choice choice = choose(plan, problem, rows.rows);
-  const RowsLaunch launch{choice.kernel, choice.rows_at_once, choice.blocks, choice.threads, choice.shared_bytes};
-  QPI_CUDA_TRY(launch_rows(rows, launch, stream), "launching the rows kernel");
+  const RowsLaunch launch{choice.kernel, choice.blocks, choice.threads, choice.shared_bytes};
+  QPI_CUDA_TRY(launch_rows(rows, finish, launch, stream), "launching the rows kernel");
+  if (choice.kernel == QPI_KERNEL_BLOCK) return QPI_SUCCESS;
   QPI_CUDA_TRY(launch_finish(finish, plan.overlap, stream), "launching the finish kernel");
   return QPI_SUCCESS;
 }
@@ -272,20 +295,20 @@ qpi_status launch_on(int32_t device, const char* what, Launch launch) {
 }
 }  // namespace
 
-qpi_status commit(int32_t device, const IsvSpan& isv, qpi_record* record, qpi_stream_t stream) {
+qpi_status commit(int32_t device, const IsvWords& isv, qpi_record* record, qpi_stream_t stream) {
   return launch_on(device, "launching the commit kernel",
                    [&] { return launch_commit(isv, record, CommitParts::kObserveAndControl, stream); });
 }
-qpi_status control(int32_t device, const IsvSpan& isv, qpi_stream_t stream) {
+qpi_status control(int32_t device, const IsvWords& isv, qpi_stream_t stream) {
   return launch_on(device, "launching the control kernel", [&] { return launch_control(isv, stream); });
 }
 qpi_status discard(int32_t device, qpi_record* record, qpi_stream_t stream) {
   return launch_on(device, "launching the discard kernel", [&] { return launch_discard(record, stream); });
 }
-qpi_status clear_faults(int32_t device, const IsvSpan& isv, qpi_stream_t stream) {
+qpi_status clear_faults(int32_t device, const IsvWords& isv, qpi_stream_t stream) {
   return launch_on(device, "launching the clear-faults kernel", [&] { return launch_clear_faults(isv, stream); });
 }
-qpi_status reset(int32_t device, const IsvSpan& isv, qpi_record* record, ResetParts parts, qpi_stream_t stream) {
+qpi_status reset(int32_t device, const IsvWords& isv, qpi_record* record, ResetParts parts, qpi_stream_t stream) {
   return launch_on(device, "launching the reset kernel", [&] { return launch_reset(isv, record, parts, stream); });
 }
 qpi_status seed_grad(int32_t device, const float* q_logits, const float* pi_logits, const float* atom_supports,
@@ -320,7 +343,7 @@ qpi_status check_pointers(int32_t device, const NamedPointer* pointers, int coun
 
 std::string describe() {
   const qpi_status status = check_device(0);
-  std::string text = R"("built": true, "kernels": ["stream", "tile"], "architectures": [)";
+  std::string text = R"("built": true, "kernels": ["stream", "tile", "block"], "architectures": [)";
   // "75-real;80-real;...;120" -> a list of strings
   const char* separator = "";
   std::string item;

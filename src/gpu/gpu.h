@@ -9,23 +9,20 @@
 
 namespace qpi::gpu {
 
-constexpr int kTileChoices = 3;  // 8, 16 or 32 rows at once
-
 // Launch figures of one kernel, measured when the plan is made.
 struct KernelChoice {
   bool possible;
-  int rows_at_once;
   int threads;
   size_t shared_bytes;
   int resident_blocks;  // on the whole GPU
 };
 
 struct Plan {
-  int multiprocessors;
   int capability;  // major * 10 + minor
   bool overlap;    // programmatic dependent launch
   KernelChoice stream;
-  KernelChoice tile[kTileChoices];
+  KernelChoice tile;
+  int block_tiles;  // tiles that the block kernel can hold; 0: none
 };
 
 qpi_status plan_create(const qpi_problem& problem, bool packed, Plan* plan);
@@ -33,7 +30,7 @@ qpi_status plan_create(const qpi_problem& problem, bool packed, Plan* plan);
 // Which kernel, grid and block a call with this many rows gets.
 struct Choice {
   qpi_kernel kernel;
-  int rows_at_once, blocks, threads;
+  int blocks, threads;
   size_t shared_bytes;
   const char* why;
 };
@@ -42,11 +39,11 @@ Choice choose(const Plan& plan, const qpi_problem& problem, int64_t rows);
 qpi_status run(const Plan& plan, const qpi_problem& problem, const RowsArgs& rows, const FinishArgs& finish,
                qpi_stream_t stream);
 
-qpi_status commit(int32_t device, const IsvSpan& isv, qpi_record* record, qpi_stream_t stream);
-qpi_status control(int32_t device, const IsvSpan& isv, qpi_stream_t stream);
+qpi_status commit(int32_t device, const IsvWords& isv, qpi_record* record, qpi_stream_t stream);
+qpi_status control(int32_t device, const IsvWords& isv, qpi_stream_t stream);
 qpi_status discard(int32_t device, qpi_record* record, qpi_stream_t stream);
-qpi_status clear_faults(int32_t device, const IsvSpan& isv, qpi_stream_t stream);
-qpi_status reset(int32_t device, const IsvSpan& isv, qpi_record* record, ResetParts parts, qpi_stream_t stream);
+qpi_status clear_faults(int32_t device, const IsvWords& isv, qpi_stream_t stream);
+qpi_status reset(int32_t device, const IsvWords& isv, qpi_record* record, ResetParts parts, qpi_stream_t stream);
 qpi_status seed_grad(int32_t device, const float* q_logits, const float* pi_logits, const float* atom_supports,
                      float* isv, float* pi_grad_logits, int64_t rows, qpi_stream_t stream);
 qpi_status seed_controller(int32_t device, float* isv, qpi_stream_t stream);

@@ -8,9 +8,10 @@
  * type   F32      one slot, float
  *        U32      one slot, unsigned bits or a code
  *        U64      two slots, low word first: a 64-bit counter
- * role   PARAM    set by the host; a layout that lacks it gets the default
- *        STATE    moved by the loop and saved with it; a layout that lacks it keeps it in the workspace
- *        OUTPUT   written by the loop for people; likewise
+ * role   PARAM    set by the host
+ *        STATE    moved by the loop and saved with it
+ *        OUTPUT   written by the loop for people
+ *        A layout may lack any of them: the workspace then holds it, from its default on.
  * low, high       the closed range a host setter accepts
  */
 #ifndef QPI_DISTILL_ISV_MANIFEST_H

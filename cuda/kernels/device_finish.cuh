@@ -1,0 +1,92 @@
+// The end of a call on rows, by one block: fold the slots in the fixed tree, then the moving averages and the law.
+#pragma once
+
+#include "device_rows.cuh"
+
+namespace qpi::gpu {
+
+// The ISV in shared memory: one word a thread, scattered back where it changed.
+struct SharedIsv {
+  uint32_t word[kNativeWords];
+  uint32_t before[kNativeWords];
+
+  __device__ void scatter(const IsvWords& isv) const {
+    for (int i = threadIdx.x; i < kNativeWords; i += blockDim.x) {
+      if (word[i] != before[i]) *isv.at[i] = word[i];
+    }
+  }
+  __device__ IsvImage image(const IsvWords& isv) { return {word, isv.has(QPI_SLOT_observations)}; }
+};
+
+__device__ inline qpi_record shuffle_record(const qpi_record& r, int lanes) {
+  qpi_record other;
+  other.weighted_kl = __shfl_xor_sync(kFullWarp, r.weighted_kl, lanes);
+  other.weight = __shfl_xor_sync(kFullWarp, r.weight, lanes);
+  other.weighted_variance = __shfl_xor_sync(kFullWarp, r.weighted_variance, lanes);
+  other.rows = __shfl_xor_sync(kFullWarp, static_cast<long long>(r.rows), lanes);
+  other.skipped = __shfl_xor_sync(kFullWarp, static_cast<long long>(r.skipped), lanes);
+  other.clipped = __shfl_xor_sync(kFullWarp, static_cast<long long>(r.clipped), lanes);
+  other.faults = __shfl_xor_sync(kFullWarp, r.faults, lanes);
+  other.calls = 0;
+  return other;
+}
+
+// Pairwise over the first `width` lanes; the others must hold zeros.
+__device__ inline qpi_record fold_warp(qpi_record mine, int width) {
+  for (int lanes = 1; lanes < width; lanes *= 2) add_record(mine, shuffle_record(mine, lanes));
+  return mine;
+}
+
+struct FinishStorage {
+  SharedIsv isv;
+  qpi_record of_warp[kFoldLanes / kWarp];
+  qpi_record record;  // the workspace's, read ahead
+};
+
+// Part one: what does not depend on the rows. Loads apart from stores, so that a caller can have all of its loads under
+// way before it waits for any.
+struct FinishLoads {
+  uint32_t word;      // of the ISV, this thread's
+  qpi_record record;  // thread 0's
+};
+
+static_assert(kNativeWords <= 64, "a block has at least 64 threads");
+
+// The rows kernel only reads the ISV, so this may run before that kernel is done.
+__device__ inline FinishLoads load_finish(const FinishArgs& args) {
+  FinishLoads loads{};
+  if (threadIdx.x < kNativeWords) loads.word = *args.isv.at[threadIdx.x];
+  if (threadIdx.x == 0) loads.record = *args.record;
+  return loads;
+}
+
+__device__ inline void store_finish(const FinishLoads& loads, FinishStorage& storage) {
+  if (threadIdx.x < kNativeWords) storage.isv.word[threadIdx.x] = storage.isv.before[threadIdx.x] = loads.word;
+  if (threadIdx.x == 0) storage.record = loads.record;
+}
+
+// Part two, once the slots are written (`slots`: here or in args.slots). The block has at least as many threads as
+// slots are in use, or kFoldLanes: the rest of the tree adds zeros, which changes nothing.
+__device__ inline void finish_block(const FinishArgs& args, const StatSlot* slots, FinishStorage& storage) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
+  const int in_use = slots_in_use(args.rows);
+  if (in_use <= kWarp) {
+    if (warp == 0) {
+      const qpi_record total = fold_warp(fold_lane(slots, in_use, lane), in_use);
+      __syncwarp();
+      if (lane == 0) finish(args, storage.isv.image(args.isv), storage.record, total);
+    }
+  } else {
+    const qpi_record warp_sum = fold_warp(fold_lane(slots, in_use, threadIdx.x), kWarp);
+    if (lane == 0) storage.of_warp[warp] = warp_sum;
+    __syncthreads();
+    if (warp == 0) {
+      const qpi_record total = fold_warp(lane < warps ? storage.of_warp[lane] : qpi_record{}, warps);
+      if (lane == 0) finish(args, storage.isv.image(args.isv), storage.record, total);
+    }
+  }
+  __syncthreads();
+  storage.isv.scatter(args.isv);
+}
+
+}  // namespace qpi::gpu
