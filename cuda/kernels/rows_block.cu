@@ -151,18 +151,6 @@ __global__ void __launch_bounds__(kBlockMaxThreads)
   finish_block(finish, slots, storage);
 }
 
-template <int Atoms>
-const void* kernel_for(qpi_dtype q_dtype) {
-  switch (q_dtype) {
-    case QPI_FLOAT16:
-      return reinterpret_cast<const void*>(block_rows<Atoms, __half>);
-    case QPI_BFLOAT16:
-      return reinterpret_cast<const void*>(block_rows<Atoms, __nv_bfloat16>);
-    default:
-      return reinterpret_cast<const void*>(block_rows<Atoms, float>);
-  }
-}
-
 }  // namespace
 
 size_t block_shared_bytes(const TileShape& shape, int tiles) {
@@ -170,7 +158,16 @@ size_t block_shared_bytes(const TileShape& shape, int tiles) {
 }
 
 const void* block_kernel(qpi_dtype q_dtype, int64_t atoms) {
-  return atoms == 21 ? kernel_for<21>(q_dtype) : kernel_for<0>(q_dtype);
+  switch (q_dtype) {
+    case QPI_FLOAT16:
+      return reinterpret_cast<const void*>(block_rows<0, __half>);
+    case QPI_BFLOAT16:
+      return reinterpret_cast<const void*>(block_rows<0, __nv_bfloat16>);
+    default:
+      // 21 atoms is the seed kernels' number, worth a kernel of its own; each one more costs build time on every GPU.
+      return atoms == 21 ? reinterpret_cast<const void*>(block_rows<21, float>)
+                         : reinterpret_cast<const void*>(block_rows<0, float>);
+  }
 }
 
 }  // namespace qpi::gpu

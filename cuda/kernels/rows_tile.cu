@@ -178,25 +178,17 @@ size_t tile_shared_bytes(const TileShape& shape, int warps) {
   return support_bytes(shape) + static_cast<size_t>(warps) * TileLayout(shape).total;
 }
 
-namespace {
-template <int Atoms>
-const void* kernel_for(qpi_dtype q_dtype) {
+const void* tile_kernel(qpi_dtype q_dtype, int64_t atoms) {
   switch (q_dtype) {
     case QPI_FLOAT16:
-      return reinterpret_cast<const void*>(tile_rows<Atoms, __half>);
+      return reinterpret_cast<const void*>(tile_rows<0, __half>);
     case QPI_BFLOAT16:
-      return reinterpret_cast<const void*>(tile_rows<Atoms, __nv_bfloat16>);
+      return reinterpret_cast<const void*>(tile_rows<0, __nv_bfloat16>);
     default:
-      return reinterpret_cast<const void*>(tile_rows<Atoms, float>);
+      // 21 atoms is the seed kernels' number, worth a kernel of its own; each one more costs build time on every GPU.
+      return atoms == 21 ? reinterpret_cast<const void*>(tile_rows<21, float>)
+                         : reinterpret_cast<const void*>(tile_rows<0, float>);
   }
-}
-}  // namespace
-
-// 51 atoms are C51's, 21 the seed kernels'.
-const void* tile_kernel(qpi_dtype q_dtype, int64_t atoms) {
-  if (atoms == 21) return kernel_for<21>(q_dtype);
-  if (atoms == 51) return kernel_for<51>(q_dtype);
-  return kernel_for<0>(q_dtype);
 }
 
 }  // namespace qpi::gpu
