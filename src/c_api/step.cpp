@@ -269,6 +269,7 @@ qpi_status qpi_measure(const qpi_plan* plan, const qpi_isv* isv, const qpi_batch
                 alignof(qpi_record));
   }
   QPI_TRY(check_call(plan, isv, batch, Gradient::kNone, stream));
+  if ((plan->problem.flags & QPI_CHECK_POINTERS) != 0) QPI_TRY(check_memory(*plan, *isv, *batch));
   if (batch->rows == 0) return backend_discard(plan->problem.device, record, stream);
   RowsArgs rows;
   FinishArgs finish;

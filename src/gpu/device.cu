@@ -341,6 +341,16 @@ qpi_status check_pointers(int32_t device, const NamedPointer* pointers, int coun
   return QPI_SUCCESS;
 }
 
+namespace {
+// Fit for a JSON string.
+std::string without_quotes(std::string text) {
+  for (char& c : text) {
+    if (c == '"' || c == '\\' || static_cast<unsigned char>(c) < ' ') c = ' ';
+  }
+  return text;
+}
+}  // namespace
+
 std::string describe() {
   const qpi_status status = check_device(0);
   std::string text = R"("built": true, "kernels": ["stream", "tile", "block"], "architectures": [)";
@@ -363,7 +373,7 @@ std::string describe() {
   char line[640];
   std::snprintf(line, sizeof line, "], \"cuda_runtime\": %d, \"cuda_driver\": %d, \"usable\": %s, \"reason\": \"%s\"",
                 runtime_version, driver_version, status == QPI_SUCCESS ? "true" : "false",
-                status == QPI_SUCCESS ? "" : qpi_last_error_message());
+                status == QPI_SUCCESS ? "" : without_quotes(qpi_last_error_message()).c_str());
   text += line;
   text += ", \"devices\": [";
   int count = 0;

@@ -1,0 +1,59 @@
+"""What `nox` runs: the linters, one wheel, its checks, and the whole test suite against that wheel."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2024.10"
+nox.options.sessions = ["lint", "wheel", "tests"]
+nox.options.error_on_missing_interpreters = True
+
+PROJECT = nox.project.load_toml("pyproject.toml")
+C_FOLDERS = ("cuda", "src", "tests", "examples")
+C_SUFFIXES = {".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp"}
+
+
+def wheel_folder(session: nox.Session) -> Path:
+    """Where session `wheel` leaves what `tests` installs."""
+    return Path(session.cache_dir) / "wheel"
+
+
+def built_wheel(session: nox.Session) -> Path:
+    wheels = sorted(wheel_folder(session).glob("qpi_distill-*.whl"))
+    if len(wheels) != 1:
+        session.error("there is no wheel yet: run `nox -s wheel` first")
+    return wheels[0]
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Ruff, clang-format and cython-lint; `nox -s lint -- --fix` mends what they can mend."""
+    fix = "--fix" in session.posargs
+    session.install(*PROJECT["project"]["optional-dependencies"]["lint"])
+    session.run("ruff", "check", *(["--fix"] if fix else []), ".")
+    session.run("ruff", "format", *([] if fix else ["--check"]), ".")
+    sources = sorted(str(path) for folder in C_FOLDERS for path in Path(folder).rglob("*") if path.suffix in C_SUFFIXES)
+    session.run("clang-format", *(["-i"] if fix else ["--dry-run", "-Werror"]), *sources)
+    session.run("cython-lint", "src", "examples", "tests")
+
+
+@nox.session
+def wheel(session: nox.Session) -> None:
+    """Build the wheel once, for every GPU generation."""
+    folder = wheel_folder(session)
+    shutil.rmtree(folder, ignore_errors=True)
+    session.run("python", "-m", "pip", "wheel", "--no-deps", "--wheel-dir", str(folder), ".")
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Install the wheel with its test extra and run pytest; arguments after `--` go to pytest."""
+    path = built_wheel(session)
+    session.install(f"{path}[test]")
+    env = {"QPI_WHEEL": str(path)}
+    workers = "2" if (os.cpu_count() or 1) >= 2 else "0"
+    session.run("python", "-m", "pytest", "-n", workers, "--dist", "loadgroup", *session.posargs, env=env)

@@ -1,0 +1,98 @@
+from typing import Any
+
+from ._isv import Isv
+
+def version() -> str: ...
+def build_info() -> str: ...
+def host_memory(address: int, size: int) -> memoryview: ...
+
+class Operator:
+    handle: Isv
+    support_memory: Any
+    def __init__(
+        self,
+        handle: Isv,
+        actions: int,
+        atoms: int,
+        support: int,
+        support_strides: tuple[int, int],
+        support_memory: Any,
+        *,
+        reduction: str,
+        mode: str,
+        value_scale: str,
+        kl_stat: str,
+        kernel: str,
+        illegal_below: float,
+        q_dtype: Any,
+        pi_dtype: Any,
+        grad_dtype: Any,
+        checked: bool,
+        max_blocks: int,
+        max_threads: int,
+    ) -> None: ...
+    def prepare(self, q_dtype: Any = "float32", pi_dtype: Any = "float32", grad_dtype: Any = "float32") -> None: ...
+    def describe(self, rows: int, q_dtype: Any, pi_dtype: Any, grad_dtype: Any) -> str: ...
+    @property
+    def plan_count(self) -> int: ...
+    def step(
+        self,
+        q_logits: Any,
+        pi_logits: Any,
+        pi_grad: Any,
+        *,
+        legal_actions: Any = None,
+        row_weights: Any = None,
+        grad_scale: Any = None,
+        stream: Any = None,
+    ) -> None: ...
+    def accumulate(
+        self,
+        q_logits: Any,
+        pi_logits: Any,
+        pi_grad: Any,
+        *,
+        legal_actions: Any = None,
+        row_weights: Any = None,
+        grad_scale: Any = None,
+        stream: Any = None,
+    ) -> None: ...
+    def distill_grad(
+        self,
+        q_logits: Any,
+        pi_logits: Any,
+        pi_grad: Any,
+        *,
+        legal_actions: Any = None,
+        row_weights: Any = None,
+        grad_scale: Any = None,
+        stream: Any = None,
+    ) -> None: ...
+    def measure_into(
+        self, record: int, q_logits: Any, pi_logits: Any, legal_actions: Any, row_weights: Any, stream: Any
+    ) -> int: ...
+    def commit(self, stream: Any = None) -> None: ...
+    def discard(self, stream: Any = None) -> None: ...
+    def bind(
+        self,
+        q_logits: Any,
+        pi_logits: Any,
+        pi_grad: Any,
+        *,
+        legal_actions: Any = None,
+        row_weights: Any = None,
+        grad_scale: Any = None,
+        stream: Any = None,
+    ) -> Bound: ...
+
+class Bound:
+    def step(self, stream: Any = None) -> None: ...
+    def accumulate(self, stream: Any = None) -> None: ...
+    def distill_grad(self, stream: Any = None) -> None: ...
+    @property
+    def rows(self) -> int: ...
+
+def seed_distill_grad(
+    q_logits: Any, pi_logits: Any, atom_supports: Any, isv: Any, pi_grad_logits: Any, device: int, stream: Any
+) -> None: ...
+def seed_lambda_controller(isv: Any, device: int, stream: Any) -> None: ...

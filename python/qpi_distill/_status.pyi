@@ -1,0 +1,1 @@
+# No Python names: the module serves the other compiled ones.

@@ -1,0 +1,3 @@
+from typing import Any
+
+def handle_of(stream: Any) -> int: ...

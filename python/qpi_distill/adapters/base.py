@@ -1,0 +1,56 @@
+"""What an adapter can say, and what holds where it says nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["Adapter"]
+
+
+class Adapter:
+    """Facts about a framework that its arrays do not tell by any protocol."""
+
+    name = ""
+    """What error messages call the framework."""
+
+    null_is_default = False
+    """A null stream from the DLPack exchange API is the legacy default stream (and does not mean "not known")."""
+
+    always_writable = False
+    """No array of this framework is read-only, so the exchange API's borrowed tensors serve for outputs too."""
+
+    immutable = False
+    """No array of this framework may be written to."""
+
+    prefers_dlpack = False
+    """`__dlpack__` is to be asked before `__cuda_array_interface__`."""
+
+    lazy = False
+    """An array may stand for a function of its memory that has not been applied; `refuse_lazy` is to be asked."""
+
+    def current_stream(self, array: Any, device: int) -> Any:
+        """Return the stream that the framework works on now, in the calling thread.
+
+        Parameters
+        ----------
+        array : array
+            The array that will be read or written.
+        device : int
+            Ordinal of the GPU.
+
+        Returns
+        -------
+        object or int or None
+            Anything that is accepted as a stream, or None where the framework has no such notion.
+        """
+        return None
+
+    def exported(self, array: Any) -> Any:
+        """Return the object whose `__dlpack__` is to be called for an array."""
+        return array
+
+    def refuse_lazy(self, array: Any, name: str) -> None:
+        """Raise `BufferError` if the elements are not what is in memory.
+
+        Asked of arrays that are strided or have one element: what is lazily applied arises from such views.
+        """

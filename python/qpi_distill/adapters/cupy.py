@@ -1,0 +1,21 @@
+"""CuPy."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from .base import Adapter
+
+__all__ = ["ADAPTER"]
+
+
+class _CuPy(Adapter):
+    name = "cupy"
+
+    def current_stream(self, array: Any, device: int) -> Any:
+        # CuPy keeps one current stream per device and thread.
+        return sys.modules["cupy"].cuda.get_current_stream(device)
+
+
+ADAPTER = _CuPy()

@@ -1,0 +1,94 @@
+"""Arrays that the package makes or understands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from . import _arrays
+from ._devices import ordinal_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from numpy.typing import NDArray
+
+__all__ = ["linspace", "pointer"]
+
+
+def linspace(low: float, high: float, atoms: int) -> NDArray[np.float32]:
+    """Return evenly spaced support values.
+
+    Parameters
+    ----------
+    low, high : float
+        Value of the first and of the last atom.
+    atoms : int
+        Number of atoms, 1 or more; a single atom has the value `low`.
+
+    Returns
+    -------
+    ndarray, shape [atoms], float32
+
+    Raises
+    ------
+    ValueError
+        Fewer than 1 atom, or bounds that are not finite in float32.
+    """
+    if atoms < 1:
+        raise ValueError(f"atoms: {atoms}, expected 1 or more")
+    with np.errstate(over="ignore", invalid="ignore"):
+        values = np.linspace(low, high, atoms, dtype=np.float64).astype(np.float32)
+    if not np.isfinite(values).all():
+        raise ValueError(f"support from {low} to {high}: has to be finite in float32")
+    return values
+
+
+def pointer(
+    address: int,
+    shape: Sequence[int],
+    dtype: Any = "float32",
+    *,
+    device: Any,
+    strides: Sequence[int] | None = None,
+    readonly: bool = False,
+    owner: Any = None,
+) -> _arrays.Pointer:
+    """Return an address with its shape, accepted wherever an array is.
+
+    Nothing about the address can be checked here: that the memory is as large as shape and strides say is the caller's
+    word. Where it lives is checked by `Distiller.bind`, and at every call of a `Distiller(checked=True)`.
+
+    Parameters
+    ----------
+    address : int
+        Address of the first element, on the host or on the device.
+    shape : sequence of int
+        Extent of each dimension.
+    dtype : str or dtype
+        float32, float16, bfloat16, bool, or an integer of 8, 32 or 64 bits.
+    device : str, int or device object
+        As for `ISV`; required.
+    strides : sequence of int, optional
+        Stride of each dimension in elements; None: C order.
+    readonly : bool
+        Whether it is refused as an output.
+    owner : object, optional
+        Kept alive as long as the result is.
+
+    Raises
+    ------
+    ValueError
+        A negative extent or address, a number of strides that does not fit the shape.
+    TypeError
+        A dtype that is not supported.
+    BufferError
+        Address 0 for an array that is not empty.
+    OverflowError
+        A shape of 2^63 elements or more.
+    """
+    if device is None:
+        raise ValueError("device: required for a pointer; 'cpu', 'cuda:<ordinal>' or an ordinal")
+    return _arrays.Pointer(address, tuple(shape), dtype, ordinal_of(device), strides, readonly, owner)

@@ -1,0 +1,96 @@
+"""Strangers who use the installed package: plain C and C++, CMake, scikit-build-core, Cython."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import qpi_distill as qpi
+from toolchain import ROOT, build, cmake, find, run
+
+EXAMPLES = ROOT / "examples"
+C_FLAGS = ["-std=c99", "-pedantic-errors", "-Wall", "-Wextra", "-Werror"]
+CXX_FLAGS = ["-std=c++17", "-pedantic-errors", "-Wall", "-Wextra", "-Werror"]
+
+
+def test_c_example(tmp_path):
+    program = build([EXAMPLES / "c/distill.c"], tmp_path / "distill", *C_FLAGS)
+    assert "agree on 8 of 8 states" in run([program])
+
+
+def test_cpp_example(tmp_path):
+    program = build([EXAMPLES / "cpp/distill.cpp"], tmp_path / "distill", *CXX_FLAGS, language="c++")
+    output = run([program])
+    assert re.search(r"after 100 observations of 64 rows", output), output
+
+
+@pytest.mark.parametrize("language", ["c", "cpp"])
+def test_cmake_example(tmp_path, language):
+    cmake(EXAMPLES / language, tmp_path / "build", f"-Dqpi_distill_DIR={qpi.get_cmake_dir()}")
+    run([tmp_path / "build/distill"])
+
+
+def test_cmake_package_may_be_moved(tmp_path, package):
+    """No absolute path in it: an installation copied elsewhere serves from there."""
+    moved = tmp_path / "elsewhere/qpi"
+    for folder in ("include", "lib"):
+        shutil.copytree(package / folder, moved / folder)
+    cmake(EXAMPLES / "c", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={moved}")
+    linked = run([find("ldd"), tmp_path / "build/distill"])
+    assert str(moved / "lib/libqpi_distill.so") in linked
+    run([tmp_path / "build/distill"])
+
+
+def test_cmake_package_refuses_another_minor_version(tmp_path, package):
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.20)\nproject(p C)\nfind_package(qpi_distill 0.999 CONFIG)\n"
+        "if(qpi_distill_FOUND)\n  message(FATAL_ERROR found)\nendif()\n"
+        'find_package(qpi_distill CONFIG REQUIRED)\nmessage(STATUS "cuda=${qpi_distill_WITH_CUDA}")\n'
+        "if(qpi_distill_WITH_CUDA AND NOT EXISTS ${qpi_distill_SEED_FATBIN})\n  message(FATAL_ERROR fatbin)\nendif()\n",
+        encoding="utf-8",
+    )
+    cmake(project, tmp_path / "build", f"-DCMAKE_PREFIX_PATH={package}")
+
+
+def test_cython_example(tmp_path):
+    """Built by scikit-build-core, which finds the CMake package by the entry point; cimports the installed .pxd."""
+    site = tmp_path / "site"
+    source = tmp_path / "source"
+    shutil.copytree(EXAMPLES / "cython", source)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-build-isolation", "--no-deps"]
+    run([*pip, "--target", site, source])
+    program = "import distill_table; print(distill_table.agreement())"
+    # Installed for real it lies beside qpi_distill; here the loader is told where that is.
+    env = {**os.environ, "PYTHONPATH": str(site), "LD_LIBRARY_PATH": qpi.get_library_dir()}
+    assert run([sys.executable, "-c", program], env=env).strip() == "1.0"
+
+
+def test_three_lines_of_cython(tmp_path, package):
+    """The smallest module that cimports the package, compiled by hand."""
+    (tmp_path / "three.pyx").write_text(
+        "from qpi_distill.c_api cimport qpi_abi\n\ndef abi():\n    return qpi_abi()\n", encoding="utf-8"
+    )
+    run([sys.executable, "-m", "cython", "-3", "-I", package.parent, "three.pyx"], cwd=tmp_path)
+    include = run([sys.executable, "-c", "import sysconfig; print(sysconfig.get_path('include'))"]).strip()
+    build([tmp_path / "three.c"], tmp_path / "three.so", "-shared", "-fPIC", f"-I{include}")
+    program = "import three, ctypes, qpi_distill as qpi; assert three.abi() == ctypes.CDLL(qpi.get_library()).qpi_abi()"
+    run([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": str(tmp_path)})
+
+
+def test_a_failed_call_says_why(tmp_path):
+    """The error path of the C example, seen by a user: a name, an argument, no crash."""
+    source = (EXAMPLES / "c/distill.c").read_text(encoding="utf-8")
+    broken = source.replace("problem.reduction = QPI_REDUCTION_SUM;", "")
+    assert broken != source
+    (tmp_path / "broken.c").write_text(broken, encoding="utf-8")
+    program = build([tmp_path / "broken.c"], tmp_path / "broken", *C_FLAGS)
+    done = subprocess.run([program], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert re.match(r"QPI_ERROR_\w+: .*reduction", done.stderr), done.stderr
