@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import re
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("with_cuda")
 ARCHITECTURES = {"75", "80", "86", "89", "90", "100", "110", "120"}
 NEWEST = "120"
 # ATOMS.ARRIVE is the arrival at a barrier in shared memory: it orders, and adds nothing up.
-ATOMIC = re.compile(r"\b(?:ATOM|ATOMG|ATOMS|RED|REDG|REDAS)\b(?:\.\w+)*")
+ATOMIC = re.compile(r"(?<![\w.])(?:ATOM|ATOMG|ATOMS|RED|REDG|REDAS)\b(?:\.\w+)*")
 ALLOWED = re.compile(r"ATOMS\.ARRIVE\b")
 
 
@@ -36,6 +37,19 @@ def cuobjdump(*arguments):
     return run([tool("cuobjdump"), *arguments], env=env)
 
 
+@functools.cache
+def cubins(path):
+    """The architectures that a file holds SASS for, once per object file."""
+    return re.findall(r"\.sm_(\d+\w?)\.cubin", cuobjdump("--list-elf", path))
+
+
+def need(path, architectures):
+    """Skip where a developer has built for fewer; a wheel has no excuse."""
+    missing = set(architectures) - set(cubins(path))
+    if missing and "QPI_WHEEL" not in os.environ:
+        pytest.skip(f"built without sm_{', sm_'.join(sorted(missing, key=int))}")
+
+
 def files():
     return [Path(qpi.get_library()), Path(qpi.get_library_dir(), "qpi_seed_kernels.fatbin")]
 
@@ -43,9 +57,9 @@ def files():
 @pytest.mark.parametrize("index", [0, 1], ids=["library", "fatbin"])
 def test_one_cubin_for_every_generation_and_ptx_for_the_newest(index):
     path = files()[index]
-    cubins = re.findall(r"\.sm_(\d+\w?)\.cubin", cuobjdump("--list-elf", path))
-    assert set(cubins) == ARCHITECTURES
-    assert len({cubins.count(arch) for arch in ARCHITECTURES}) == 1, cubins
+    need(path, ARCHITECTURES)
+    assert set(cubins(path)) == ARCHITECTURES
+    assert len({cubins(path).count(arch) for arch in ARCHITECTURES}) == 1, cubins(path)
     assert set(re.findall(r"\.sm_(\d+\w?)\.ptx", cuobjdump("--list-ptx", path))) == {NEWEST}
 
 
@@ -53,7 +67,7 @@ def test_the_fatbin_holds_the_seed_kernels_under_their_own_names():
     symbols = cuobjdump("--dump-elf-symbols", files()[1])
     for kernel in ("rl_q_pi_distill_grad", "rl_q_distill_lambda_controller"):
         found = re.findall(rf"\bENTRY\s+{kernel}$", symbols, re.MULTILINE)
-        assert len(found) == len(ARCHITECTURES), kernel
+        assert len(found) == len(cubins(files()[1])) > 0, kernel
 
 
 def test_the_library_has_no_host_stub_of_a_seed_kernel():
@@ -65,6 +79,7 @@ def test_the_library_has_no_host_stub_of_a_seed_kernel():
 @pytest.mark.parametrize("arch", sorted(ARCHITECTURES, key=int))
 @pytest.mark.parametrize("index", [0, 1], ids=["library", "fatbin"])
 def test_no_kernel_holds_an_atomic(index, arch):
+    need(files()[index], [arch])
     sass = cuobjdump("--dump-sass", f"--gpu-architecture=sm_{arch}", files()[index])
     functions = re.findall(r"Function : (\S+)", sass)
     assert functions

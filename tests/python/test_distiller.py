@@ -111,7 +111,6 @@ def test_problems_that_cannot_be(options, error, match):
         memoryview(np.array([-1, 9, 1, 9], np.float32)[::2]),
         exchange_class()(np.array([-1, 1], np.float32)),
     ],
-    ids=repr,
 )
 def test_supports(support):
     op = make(support=support)

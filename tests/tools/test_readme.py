@@ -21,5 +21,5 @@ def test_every_slot_is_in_the_table():
     import qpi_distill as qpi
 
     text = (ROOT / "README.md").read_text()
-    for name in qpi.Layout.native():
+    for name in qpi.Layout.native().to_dict():
         assert f"| `{name}` |" in text
