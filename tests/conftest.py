@@ -17,7 +17,8 @@ MARKERS = {
     "gpu": "needs an NVIDIA GPU and a library built with CUDA",
     "gpu2": "needs two NVIDIA GPUs",
     "sanitizer": "small enough to run under compute-sanitizer",
-    "huge": "needs about 18 GB of GPU memory",
+    "huge": "needs about 10 GB of GPU memory",
+    "xdist_group": "tests that share a worker, where pytest-xdist is installed",
 }
 
 hypothesis.settings.register_profile(

@@ -68,7 +68,8 @@ QPI_API const char* qpi_status_name(qpi_status status);
 /* What went wrong in this thread's last failed call. Valid until the thread's next call into this library. */
 QPI_API const char* qpi_last_error_message(void);
 
-/* What the library holds and what the machine has, as one JSON object. Never creates a CUDA context. Writes at most
+/* What the library holds and what the machine has, as one JSON object. Creates no CUDA context, but initialises the
+ * driver where there is one (a process that forks afterwards cannot use CUDA in the child). Writes at most
  * `capacity` bytes including the terminator and stores the full length (without it) in *length, if length is given. */
 QPI_API qpi_status qpi_build_info(char* text, size_t capacity, size_t* length);
 

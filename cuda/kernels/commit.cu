@@ -14,12 +14,16 @@ namespace {
 
 __global__ void __launch_bounds__(kFoldLanes) finish_kernel(const __grid_constant__ FinishArgs args) {
   __shared__ FinishStorage storage;
-  store_finish(load_finish(args), storage);
+  // Before this, nothing may be read: not even the ISV, which the rows kernel leaves alone. What an earlier grid wrote
+  // is sure to be seen only after the wait.
 #if __CUDA_ARCH__ >= 900
   cudaGridDependencySynchronize();
 #endif
+  const FinishLoads loads = load_finish(args);
+  const qpi_record of_lane = fold_lane(args.slots, slots_in_use(args.rows), threadIdx.x);
+  store_finish(loads, storage);
   __syncthreads();
-  finish_block(args, args.slots, storage);
+  finish_block(args, of_lane, storage);
 }
 
 // Runs `body` on the ISV in thread 0.
@@ -45,8 +49,8 @@ __global__ void discard_kernel(qpi_record* record) { *record = qpi_record{}; }
 
 __global__ void clear_faults_kernel(const __grid_constant__ IsvWords isv) { clear_faults(isv); }
 
-__global__ void reset_kernel(const __grid_constant__ IsvWords isv, qpi_record* record, ResetParts parts) {
-  if (record != nullptr) *record = qpi_record{};
+__global__ void reset_kernel(const __grid_constant__ IsvWords isv, Workspace* workspace, ResetParts parts) {
+  if (workspace != nullptr) clear_state(*workspace);
   write_defaults(isv, parts);
 }
 
@@ -86,8 +90,8 @@ int launch_discard(qpi_record* record, void* stream) { return launch_single(disc
 int launch_clear_faults(const IsvWords& isv, void* stream) {
   return launch_single(clear_faults_kernel, 1, stream, isv);
 }
-int launch_reset(const IsvWords& isv, qpi_record* record, ResetParts parts, void* stream) {
-  return launch_single(reset_kernel, 1, stream, isv, record, parts);
+int launch_reset(const IsvWords& isv, Workspace* workspace, ResetParts parts, void* stream) {
+  return launch_single(reset_kernel, 1, stream, isv, workspace, parts);
 }
 
 const void* const kCommitKernels[] = {

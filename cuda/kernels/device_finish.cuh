@@ -43,8 +43,8 @@ struct FinishStorage {
   qpi_record record;  // the workspace's, read ahead
 };
 
-// Part one: what does not depend on the rows. Loads apart from stores, so that a caller can have all of its loads under
-// way before it waits for any.
+// What the end of a step reads besides the slots. Loads apart from stores, so that a caller can have all of its loads
+// under way before it waits for any.
 struct FinishLoads {
   uint32_t word;      // of the ISV, this thread's
   qpi_record record;  // thread 0's
@@ -52,7 +52,6 @@ struct FinishLoads {
 
 static_assert(kNativeWords <= 64, "a block has at least 64 threads");
 
-// The rows kernel only reads the ISV, so this may run before that kernel is done.
 __device__ inline FinishLoads load_finish(const FinishArgs& args) {
   FinishLoads loads{};
   if (threadIdx.x < kNativeWords) loads.word = *args.isv.at[threadIdx.x];
@@ -65,19 +64,18 @@ __device__ inline void store_finish(const FinishLoads& loads, FinishStorage& sto
   if (threadIdx.x == 0) storage.record = loads.record;
 }
 
-// Part two, once the slots are written (`slots`: here or in args.slots). The block has at least as many threads as
-// slots are in use, or kFoldLanes: the rest of the tree adds zeros, which changes nothing.
-__device__ inline void finish_block(const FinishArgs& args, const StatSlot* slots, FinishStorage& storage) {
+// `of_lane` is fold_lane of this thread's slots; store_finish and a __syncthreads lie behind. The block has at least as
+// many threads as slots are in use, or kFoldLanes: the rest of the tree adds zeros, which changes nothing.
+__device__ inline void finish_block(const FinishArgs& args, const qpi_record& of_lane, FinishStorage& storage) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
   const int in_use = slots_in_use(args.rows);
   if (in_use <= kWarp) {
     if (warp == 0) {
-      const qpi_record total = fold_warp(fold_lane(slots, in_use, lane), in_use);
-      __syncwarp();
+      const qpi_record total = fold_warp(of_lane, in_use);
       if (lane == 0) finish(args, storage.isv.image(args.isv), storage.record, total);
     }
   } else {
-    const qpi_record warp_sum = fold_warp(fold_lane(slots, in_use, threadIdx.x), kWarp);
+    const qpi_record warp_sum = fold_warp(of_lane, kWarp);
     if (lane == 0) storage.of_warp[warp] = warp_sum;
     __syncthreads();
     if (warp == 0) {

@@ -32,7 +32,7 @@ int launch_commit(const IsvWords& isv, qpi_record* record, CommitParts parts, vo
 int launch_control(const IsvWords& isv, void* stream);
 int launch_discard(qpi_record* record, void* stream);
 int launch_clear_faults(const IsvWords& isv, void* stream);
-int launch_reset(const IsvWords& isv, qpi_record* record, ResetParts parts, void* stream);
+int launch_reset(const IsvWords& isv, Workspace* workspace, ResetParts parts, void* stream);
 
 int launch_seed_grad(const float* q_logits, const float* pi_logits, const float* atom_supports, float* isv,
                      float* pi_grad_logits, int64_t rows, void* stream);

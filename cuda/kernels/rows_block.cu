@@ -70,12 +70,15 @@ __global__ void __launch_bounds__(kBlockMaxThreads)
     const int left = items - first;
     const unsigned mine = left < kTileRows * actions ? left : kTileRows * actions;
     const unsigned row_bytes = atoms * sizeof(Q);
-    staging.fetch<3>({shared + first * row_bytes, shared + at.pi + first * shape.pi_bytes,
-                      shared + at.grad + first * shape.grad_bytes},
-                     {static_cast<const Q*>(args.q_logits) + first * atoms,
-                      static_cast<const char*>(args.pi_logits) + first * shape.pi_bytes,
-                      static_cast<const char*>(args.pi_grad) + first * shape.grad_bytes},
-                     {mine * row_bytes, mine * shape.pi_bytes, mine * shape.grad_bytes});
+    const void* from[] = {static_cast<const Q*>(args.q_logits) + first * atoms,
+                          static_cast<const char*>(args.pi_logits) + first * shape.pi_bytes,
+                          static_cast<const char*>(args.pi_grad) + first * shape.grad_bytes};
+    const unsigned bytes[] = {mine * row_bytes, mine * shape.pi_bytes, mine * shape.grad_bytes};
+    staging.fetch<3>(
+        whole_chunks(from[0], bytes[0]) && whole_chunks(from[1], bytes[1]) && whole_chunks(from[2], bytes[2]),
+        {shared + first * row_bytes, shared + at.pi + first * shape.pi_bytes,
+         shared + at.grad + first * shape.grad_bytes},
+        from, bytes);
   }
   // While these are on their way: everything else that is read, all of it before any of it is used.
   const StepInput input = load_step_input(IsvMemory{args.isv}, args.grad_scale);
@@ -148,7 +151,8 @@ __global__ void __launch_bounds__(kBlockMaxThreads)
       }
     }
   }
-  finish_block(finish, slots, storage);
+  // Only warp 0 has slots to fold, and it passed the barrier after they were written.
+  finish_block(finish, fold_lane(slots, numbers.halted ? 0 : tiles, threadIdx.x), storage);
 }
 
 }  // namespace

@@ -72,23 +72,26 @@ __global__ void __maxnreg__(80) tile_rows(const __grid_constant__ RowsArgs args)
 
   const int warps = blockDim.x / kWarp;
   TileWalk now(args.rows, blockIdx.x * warps + warp, gridDim.x * warps);
+  const unsigned tile_items = kTileRows * shape.actions;
+  const int64_t full_tiles = args.rows / kTileRows;
   const auto items_of = [&](int64_t tile) {
-    const int64_t left = args.rows - tile * kTileRows;
-    return static_cast<unsigned>(left < kTileRows ? left : kTileRows) * actions;
+    return tile < full_tiles ? tile_items : static_cast<unsigned>(args.rows - tile * kTileRows) * shape.actions;
   };
+  // A full tile is a multiple of 16 bytes, so the start of the arrays decides.
+  const bool aligned = whole_chunks(args.q_logits, 16) && whole_chunks(args.pi_logits, 16) &&
+                       (!read_grad || whole_chunks(args.pi_grad, 16));
   Staging logit_staging, grad_staging;
   const auto fetch_logits = [&](int64_t tile) {
-    const int64_t first = tile * kTileRows * actions;
+    const int64_t first = tile * tile_items;
     const unsigned items = items_of(tile);
-    logit_staging.fetch<2>({mine, mine + at.pi},
-                           {static_cast<const Q*>(args.q_logits) + first * atoms,
+    logit_staging.fetch<2>(aligned && tile < full_tiles, {mine, mine + at.pi},
+                           {static_cast<const Q*>(args.q_logits) + first * shape.atoms,
                             static_cast<const char*>(args.pi_logits) + first * shape.pi_bytes},
-                           {items * atoms * static_cast<unsigned>(sizeof(Q)), items * shape.pi_bytes});
+                           {items * shape.atoms * static_cast<unsigned>(sizeof(Q)), items * shape.pi_bytes});
   };
   const auto fetch_grad = [&](int64_t tile, int buffer) {
-    const int64_t first = tile * kTileRows * actions;
-    grad_staging.fetch<1>({mine + at.grad + buffer * at.grad_size},
-                          {static_cast<const char*>(args.pi_grad) + first * shape.grad_bytes},
+    grad_staging.fetch<1>(aligned && tile < full_tiles, {mine + at.grad + buffer * at.grad_size},
+                          {static_cast<const char*>(args.pi_grad) + tile * tile_items * shape.grad_bytes},
                           {items_of(tile) * shape.grad_bytes});
   };
 

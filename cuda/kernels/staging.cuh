@@ -59,6 +59,11 @@ static __device__ __noinline__ void stage(char* to, const void* source, unsigned
   }
 }
 
+// Can the copy engine take this piece?
+__device__ inline bool whole_chunks(const void* from, unsigned bytes) {
+  return bytes == 0 || (static_cast<unsigned>(reinterpret_cast<uintptr_t>(from)) | bytes) % 16 == 0;
+}
+
 // One fetch at a time. Every lane of the warp calls every function.
 class Staging {
  public:
@@ -73,23 +78,21 @@ class Staging {
 #endif
   }
 
-  // Pieces that are not whole multiples of 16 bytes take the slow road.
+  // `bulk`: every piece starts at a multiple of 16 bytes and is one; the others take the slow road.
   template <int Pieces>
-  __device__ void fetch(char* const (&to)[Pieces], const void* const (&from)[Pieces], const unsigned (&bytes)[Pieces]) {
+  __device__ void fetch(bool bulk, char* const (&to)[Pieces], const void* const (&from)[Pieces],
+                        const unsigned (&bytes)[Pieces]) {
 #if __CUDA_ARCH__ >= 900
-    bulk_ = true;
-    unsigned total = 0;
-#pragma unroll
-    for (int i = 0; i < Pieces; ++i) {
-      bulk_ &= bytes[i] == 0 || (reinterpret_cast<uintptr_t>(from[i]) | bytes[i]) % 16 == 0;
-      total += bytes[i];
-    }
+    bulk_ = bulk;
     if (bulk_) {
       if (threadIdx.x % 32 == 0) {
+        unsigned total = 0;
+#pragma unroll
+        for (int i = 0; i < Pieces; ++i) total += bytes[i];
         asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier_), "r"(total) : "memory");
 #pragma unroll
         for (int i = 0; i < Pieces; ++i) {
-          if (bytes[i] == 0) continue;
+          if (bytes[i] == 0) continue;  // there is nothing to read
           asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
                            static_cast<unsigned>(__cvta_generic_to_shared(to[i]))),
                        "l"(from[i]), "r"(bytes[i]), "r"(barrier_)

@@ -90,6 +90,13 @@ QPI_FN void write_defaults(const IsvWords& isv, ResetParts parts) {
 #undef QPI_DEFAULT
 }
 
+// Every byte of the state, the unused ones too: it is copied and compared whole.
+QPI_FN void clear_state(Workspace& workspace) {
+  workspace.record = qpi_record{};
+  workspace.pad = 0;
+  for (uint32_t& word : workspace.absent) word = 0;
+}
+
 QPI_FN void clear_faults(const IsvWords& isv) { *isv.at[SlotTraits<QPI_SLOT_faults>::kWord] = 0; }
 
 }  // namespace QPI_ISA

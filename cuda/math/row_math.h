@@ -57,8 +57,8 @@ QPI_FN F expected_value(const AtomMaximum<F>& maximum, const AtomSums<F>& sums) 
   return is_finite(maximum.highest) ? marked : splat<F>(__builtin_nanf(""));
 }
 
-// The point that values are measured from. Any would do; the middle keeps the numbers small. Of per-action supports it is
-// the first's, and a bad value there must not reach the others.
+// The point that values are measured from. Any would do; the middle keeps the numbers small. Of per-action supports it
+// is the first's, and a bad value there must not reach the others.
 QPI_FN float support_middle(float first, float last) {
   const float middle = 0.5f * first + 0.5f * last;
   return is_finite(middle) ? middle : 0.0f;

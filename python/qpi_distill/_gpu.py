@@ -64,14 +64,16 @@ def current_device() -> int:
 
 @contextlib.contextmanager
 def current(ordinal: int) -> Iterator[Any]:
-    """Make a GPU's primary context current for a while."""
+    """Make a GPU's primary context current for a while; what is done there is no part of anybody's stream capture."""
     _initialise()
     before = _call(driver.cuCtxGetCurrent)
     device = Device(ordinal)
     device.set_current()
+    mode = _call(driver.cuThreadExchangeStreamCaptureMode, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
     try:
         yield device
     finally:
+        _call(driver.cuThreadExchangeStreamCaptureMode, mode)
         _call(driver.cuCtxSetCurrent, before)
 
 

@@ -254,10 +254,16 @@ class ISV:
             wanted = _gpu.device_of(pointer.address)
         if wanted == CPU and stream is not None:
             raise ValueError("stream: work on the CPU has no stream; leave it out")
+        handle = 0
+        if wanted != CPU:
+            from . import _gpu
+
+            handle = from_stream or pointer.stream or _current_or_none(buffer, wanted)
+            if handle:
+                _gpu.refuse_capture(wanted, handle, "adopting a buffer")
         isv = cls.__new__(cls)
         isv._create(wanted, layout, pointer, size // 4)
         if wanted != CPU:
-            handle = from_stream or pointer.stream or _current_or_none(buffer, wanted)
             if handle:
                 isv._handle.wrote(handle, None if isinstance(stream, int) else stream, None)
             elif reset:

@@ -5,10 +5,10 @@
 
 namespace qpi {
 
-qpi_status backend_reset(int32_t device, const IsvWords& isv, qpi_record* record, ResetParts parts,
+qpi_status backend_reset(int32_t device, const IsvWords& isv, Workspace* workspace, ResetParts parts,
                          qpi_stream_t stream) {
-  if (device != QPI_DEVICE_CPU) return gpu::reset(device, isv, record, parts, stream);
-  cpu::reset(isv, record, parts);
+  if (device != QPI_DEVICE_CPU) return gpu::reset(device, isv, workspace, parts, stream);
+  cpu::reset(isv, workspace, parts);
   return QPI_SUCCESS;
 }
 

@@ -9,7 +9,7 @@ namespace qpi {
 
 qpi_status check_stream(int32_t device, qpi_stream_t stream);
 
-qpi_status backend_reset(int32_t device, const IsvWords& isv, qpi_record* record, ResetParts parts,
+qpi_status backend_reset(int32_t device, const IsvWords& isv, Workspace* workspace, ResetParts parts,
                          qpi_stream_t stream);
 qpi_status backend_commit(int32_t device, const IsvWords& isv, qpi_record* record, qpi_stream_t stream);
 qpi_status backend_control(int32_t device, const IsvWords& isv, qpi_stream_t stream);

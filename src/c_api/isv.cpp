@@ -175,7 +175,7 @@ qpi_status qpi_isv_slot_address(const qpi_isv* isv, qpi_slot slot, void** addres
 
 qpi_status qpi_workspace_init(const qpi_isv* isv, qpi_stream_t stream) {
   QPI_TRY(check_call(isv, stream));
-  return backend_reset(isv->device, isv_words(*isv), &isv_workspace(*isv)->record, ResetParts::kAbsent, stream);
+  return backend_reset(isv->device, isv_words(*isv), isv_workspace(*isv), ResetParts::kAbsent, stream);
 }
 
 qpi_status qpi_isv_reset(const qpi_isv* isv, qpi_stream_t stream) {

@@ -137,8 +137,8 @@ void control(const IsvWords& isv) {
   with_image(isv, [](const IsvImage& image) { control_alone(image); });
 }
 void clear_faults(const IsvWords& isv) { qpi::clear_faults(isv); }
-void reset(const IsvWords& isv, qpi_record* record, ResetParts parts) {
-  if (record != nullptr) *record = qpi_record{};
+void reset(const IsvWords& isv, Workspace* workspace, ResetParts parts) {
+  if (workspace != nullptr) clear_state(*workspace);
   write_defaults(isv, parts);
 }
 

@@ -30,7 +30,7 @@ void run(const Plan& plan, const RowsArgs& rows, const FinishArgs& finish);
 void commit(const IsvWords& isv, qpi_record* record);
 void control(const IsvWords& isv);
 void clear_faults(const IsvWords& isv);
-void reset(const IsvWords& isv, qpi_record* record, ResetParts parts);
+void reset(const IsvWords& isv, Workspace* workspace, ResetParts parts);
 void seed_grad(const float* q_logits, const float* pi_logits, const float* atom_supports, float* isv,
                float* pi_grad_logits, int64_t rows);
 void seed_controller(float* isv);

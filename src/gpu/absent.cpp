@@ -18,7 +18,7 @@ qpi_status commit(int32_t, const IsvWords&, qpi_record*, qpi_stream_t) { return 
 qpi_status control(int32_t, const IsvWords&, qpi_stream_t) { return refuse(); }
 qpi_status discard(int32_t, qpi_record*, qpi_stream_t) { return refuse(); }
 qpi_status clear_faults(int32_t, const IsvWords&, qpi_stream_t) { return refuse(); }
-qpi_status reset(int32_t, const IsvWords&, qpi_record*, ResetParts, qpi_stream_t) { return refuse(); }
+qpi_status reset(int32_t, const IsvWords&, Workspace*, ResetParts, qpi_stream_t) { return refuse(); }
 qpi_status seed_grad(int32_t, const float*, const float*, const float*, float*, float*, int64_t, qpi_stream_t) {
   return refuse();
 }

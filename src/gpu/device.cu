@@ -308,8 +308,8 @@ qpi_status discard(int32_t device, qpi_record* record, qpi_stream_t stream) {
 qpi_status clear_faults(int32_t device, const IsvWords& isv, qpi_stream_t stream) {
   return launch_on(device, "launching the clear-faults kernel", [&] { return launch_clear_faults(isv, stream); });
 }
-qpi_status reset(int32_t device, const IsvWords& isv, qpi_record* record, ResetParts parts, qpi_stream_t stream) {
-  return launch_on(device, "launching the reset kernel", [&] { return launch_reset(isv, record, parts, stream); });
+qpi_status reset(int32_t device, const IsvWords& isv, Workspace* workspace, ResetParts parts, qpi_stream_t stream) {
+  return launch_on(device, "launching the reset kernel", [&] { return launch_reset(isv, workspace, parts, stream); });
 }
 qpi_status seed_grad(int32_t device, const float* q_logits, const float* pi_logits, const float* atom_supports,
                      float* isv, float* pi_grad_logits, int64_t rows, qpi_stream_t stream) {

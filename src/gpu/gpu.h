@@ -43,7 +43,7 @@ qpi_status commit(int32_t device, const IsvWords& isv, qpi_record* record, qpi_s
 qpi_status control(int32_t device, const IsvWords& isv, qpi_stream_t stream);
 qpi_status discard(int32_t device, qpi_record* record, qpi_stream_t stream);
 qpi_status clear_faults(int32_t device, const IsvWords& isv, qpi_stream_t stream);
-qpi_status reset(int32_t device, const IsvWords& isv, qpi_record* record, ResetParts parts, qpi_stream_t stream);
+qpi_status reset(int32_t device, const IsvWords& isv, Workspace* workspace, ResetParts parts, qpi_stream_t stream);
 qpi_status seed_grad(int32_t device, const float* q_logits, const float* pi_logits, const float* atom_supports,
                      float* isv, float* pi_grad_logits, int64_t rows, qpi_stream_t stream);
 qpi_status seed_controller(int32_t device, float* isv, qpi_stream_t stream);

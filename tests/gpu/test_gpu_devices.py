@@ -58,7 +58,6 @@ def test_a_p1_import_opens_no_device():
     fresh_process(
         """
         import qpi_distill
-        qpi_distill.info()
         links = [f"/proc/self/fd/{n}" for n in os.listdir("/proc/self/fd")]
         opened = [os.readlink(name) for name in links if os.path.islink(name)]
         assert not [name for name in opened if "nvidia" in name], opened
@@ -70,7 +69,6 @@ def test_a_p1_a_child_forked_after_the_import_can_use_the_gpu():
     fresh_process(
         """
         import qpi_distill
-        qpi_distill.info()
         child = os.fork()
         if child == 0:
             try:
@@ -148,7 +146,8 @@ def test_the_current_context_stays_what_it_was(gpu):
         except BufferError:
             pass
         assert cd.current_context() == int(own)
-        cd.call(driver.cuCtxSetCurrent, driver.CUcontext(0))
+        while cd.current_context():  # there is a stack of them
+            cd.call(driver.cuCtxSetCurrent, driver.CUcontext(0))
         op = qpi.Distiller(support=[-1, 1], actions=3, isv=isv, reduction="sum", value_scale="none")
         assert cd.current_context() == 0
         """

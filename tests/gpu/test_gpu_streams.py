@@ -249,7 +249,7 @@ def test_two_isvs_on_two_threads(gpu):
             (q, pi, grad), keywords = arguments(here, problem)
             for _ in range(50):
                 op.step(q, pi, grad, **keywords)
-            results[name] = frozen(isv.read(stream=here.stream)), here.get(grad).tobytes()
+            results[name] = tuple(frozen(isv.read(stream=here.stream)).items()), here.get(grad).tobytes()
         except Exception as error:
             errors.append(error)
 

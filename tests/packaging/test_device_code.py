@@ -99,6 +99,7 @@ def test_the_pattern_knows_an_atomic_when_it_sees_one():
         "SYNCS.ARRIVE.TRANS64 RZ, [UR4], RZ",
         "ATOMS.ARRIVE.64 RZ, [R2]",
         "REDUX.SUM UR4, R2",
+        "BAR.RED.OR.DEFER_BLOCKING 0x0, P0",
         "FADD R2, R3, R4",
     ):
         assert all(ALLOWED.match(match) for match in ATOMIC.findall(line)), line

@@ -38,7 +38,8 @@ class Rows:
     policy: np.ndarray  # [B, A]
     log_target: np.ndarray  # [B, A]
     log_policy: np.ndarray  # [B, A]
-    kl: np.ndarray  # [B] after the bound
+    raw_kl: np.ndarray  # [B] before the bound; infinite where float32 has no finite value for it
+    kl: np.ndarray  # [B] after the bound, 0 where it is not counted
 
 
 def wide(x) -> np.ndarray:
@@ -143,5 +144,6 @@ def evaluate(
         policy=np.where(keep, policy, 0.0),
         log_target=np.where(keep, log_target, 0.0),
         log_policy=np.where(keep, log_policy, 0.0),
+        raw_kl=np.where(written, np.where(endless, np.inf, kl), 0.0),
         kl=np.where(counted, np.minimum(kl, kl_row_max), 0.0),
     )

@@ -51,15 +51,16 @@ def gradient_tolerance(rows: Rows, loop: Loop, options: Options, support, before
 
 
 def kl_tolerance(rows: Rows, loop: Loop, options: Options, support) -> np.ndarray:
-    """[B]: bound on the error of each row's KL."""
+    """[B]: bound on the error of each row's KL, before it is clipped."""
     tau = max(float(loop["tau"]), float(loop["tau_min"]))
     error = logit_error(rows, support, tau, options.value_scale)
     gap = rows.log_target - rows.log_policy
-    slope = (rows.target * np.abs(gap - rows.kl[:, None])).sum(-1)
+    kl = np.where(np.isfinite(rows.raw_kl), rows.raw_kl, 0)
+    slope = (rows.target * np.abs(gap - kl[:, None])).sum(-1)
     size = (rows.target * (np.abs(rows.log_target) + np.abs(rows.log_policy))).sum(-1)
     # A target below e^-87 of the largest is 0 in the library; its share is lost where the policy's logit is huge.
     lost = np.exp(-87) * np.abs(rows.log_policy).sum(-1)
-    return BASE * np.maximum(1, rows.kl) + 2 * error * slope + 2 * error**2 + 8 * EPS * size + lost
+    return BASE * np.maximum(1, kl) + 2 * error * slope + 2 * error**2 + 8 * EPS * size + lost
 
 
 def variance_tolerance(rows: Rows, support) -> np.ndarray:
