@@ -13,7 +13,7 @@ nox.options.sessions = ["lint", "wheel", "tests"]
 nox.options.error_on_missing_interpreters = True
 
 PROJECT = nox.project.load_toml("pyproject.toml")
-C_FOLDERS = ("cuda", "src", "tests", "examples")
+C_FOLDERS = ("cuda", "src", "tests", "examples", "benchmarks")
 C_SUFFIXES = {".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp"}
 
 

@@ -1,7 +1,7 @@
 """Write the generated parts of README.md: the slots from the manifest, the figures from the result file.
 
-    python3 tools/readme.py            rewrite README.md
-    python3 tools/readme.py --check    exit 1 if it would change
+python3 tools/readme.py            rewrite README.md
+python3 tools/readme.py --check    exit 1 if it would change
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from benchmarks.cases import FIGURES  # noqa: E402  (the checkout is no package)
 MANIFEST = ROOT / "cuda" / "include" / "qpi_distill" / "isv_manifest.h"
 RESULT = ROOT / "benchmarks" / "results" / "gpu.json"
 ROLES = {"PARAM": "parameter", "STATE": "state", "OUTPUT": "output"}
-ENTRY = re.compile(r"X\((\w+),\s*(F32|U32|U64),\s*(\w+),\s*([^,]+),\s*([^,]+),\s*([^,]+),\s*\"(\w+)\",\s*\"([^\"]+)\"\)")
+ENTRY = re.compile(
+    r"X\((\w+),\s*(F32|U32|U64),\s*(\w+),\s*([^,]+),\s*([^,]+),\s*([^,]+),\s*\"(\w+)\",\s*\"([^\"]+)\"\)"
+)
 
 
 def number(text: str) -> str:
@@ -50,7 +52,8 @@ def step_rows(result: dict) -> list[str]:
             continue
         fraction = f"{100 * row['fraction_of_copy']:.0f} %" if row["cache"] == "cold" else "in cache"
         cells = [f"{row['vs'][peer]:.1f}×" if peer in row["vs"] else "" for peer in peers]
-        lines.append(f"| {row['rows']:,} | {row['us']:.1f} | {fraction} | ".replace(",", " ") + " | ".join(cells) + " |")
+        first = f"{row['rows']:,}".replace(",", " ")
+        lines.append(f"| {first} | {row['us']:.1f} | {fraction} | " + " | ".join(cells) + " |")
     return lines
 
 
@@ -60,8 +63,8 @@ def figures() -> str:
         return "No run is recorded yet."
     result = json.loads(RESULT.read_text())
     lines = [
-        f"{result['device']}, driver {result['driver']}, {result['date']}: float32, 11 actions, 21 atoms, the whole step "
-        f"in a CUDA graph; the GPU copies {result['copy_tb_s']:.2f} TB/s.",
+        f"{result['device']}, driver {result['driver']}, {result['date']}: float32, 11 actions, 21 atoms, the whole "
+        f"step in a CUDA graph; the GPU copies {result['copy_tb_s']:.2f} TB/s.",
         "",
         *step_rows(result),
         "",
@@ -71,7 +74,8 @@ def figures() -> str:
     for figure in FIGURES:
         value, _verdict = figure.verdict(result)
         sign = "≥" if figure.at_least else "≤"
-        lines.append(f"| {figure.what} | {'not measured' if value is None else f'{value:.2f}'} | {sign} {figure.bound:g} |")
+        reached = "not measured" if value is None else f"{value:.2f}"
+        lines.append(f"| {figure.what} | {reached} | {sign} {figure.bound:g} |")
     return "\n".join(lines)
 
 

@@ -94,7 +94,9 @@ def test_metadata(archive, metadata):
     assert metadata["Name"] == "qpi-distill"
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Requires-Python"] == ">=3.11"
-    assert metadata.get_payload(decode=True).decode().strip() == (ROOT / "README.md").read_text(encoding="utf-8").strip()
+    assert (
+        metadata.get_payload(decode=True).decode().strip() == (ROOT / "README.md").read_text(encoding="utf-8").strip()
+    )
     assert {"demo", "pretty", "test"} <= set(metadata.get_all("Provides-Extra"))
     (licence,) = [name for name in archive.namelist() if name.endswith(".dist-info/licenses/LICENSE")]
     assert archive.read(licence) == (ROOT / "LICENSE").read_bytes()
