@@ -104,7 +104,7 @@ QPI_API qpi_status qpi_isv_slot_info(int32_t slot, qpi_slot_info* info);
 typedef enum qpi_fault {
   QPI_FAULT_TAU = 1,        /* tau negative or NaN, tau_min not > 0: nothing was written */
   QPI_FAULT_LAM = 2,        /* lam negative or not finite: nothing was written */
-  QPI_FAULT_SUPPORT = 4,    /* a support value not finite: rows that use it were not written */
+  QPI_FAULT_SUPPORT = 4,    /* a support value not finite: rows that use it have no gradient, nothing is committed */
   QPI_FAULT_GRAD_SCALE = 8, /* grad_scale not finite: no gradient */
   QPI_FAULT_WEIGHT = 16,    /* a row weight negative or not finite: that row was skipped */
   QPI_FAULT_ALPHA = 32,     /* kl_alpha or value_alpha outside (0, 1]: gradient only */
@@ -261,6 +261,7 @@ QPI_API void qpi_problem_init(qpi_problem* problem);
 
 typedef struct qpi_plan qpi_plan;
 
+/* Stores the plan, or NULL where it fails. */
 QPI_API qpi_status qpi_plan_create(const qpi_problem* problem, qpi_plan** plan);
 QPI_API void qpi_plan_destroy(qpi_plan* plan); /* NULL is fine; captured graphs must not be replayed afterwards */
 

@@ -69,7 +69,7 @@ QPI_FN float support_middle(float first, float last) {
 // An illegal action is x = -inf from here on.
 template <class F>
 QPI_FN F legal_logit(F logit, Mask<F> allowed, float illegal_below) {
-  return allowed & !(logit <= illegal_below) ? logit : splat<F>(-kInfinity);
+  return (allowed & !(logit <= illegal_below)) ? logit : splat<F>(-kInfinity);
 }
 template <class F>
 QPI_FN Mask<F> is_legal(F x) {

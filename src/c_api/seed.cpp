@@ -1,5 +1,6 @@
 // The seed kernels' semantics for C callers.
 #include <cinttypes>
+#include <initializer_list>
 
 #include "backends.h"
 #include "status.h"
@@ -22,6 +23,18 @@ qpi_status check_floats(const char* name, const void* pointer) {
   return QPI_SUCCESS;
 }
 
+struct Floats {
+  const char* name;
+  const float* begin;
+  int64_t count;
+};
+
+bool overlap(const Floats& a, const Floats& b) {
+  const auto begin_a = reinterpret_cast<uintptr_t>(a.begin), begin_b = reinterpret_cast<uintptr_t>(b.begin);
+  return begin_a < begin_b + static_cast<uintptr_t>(b.count) * sizeof(float) &&
+         begin_b < begin_a + static_cast<uintptr_t>(a.count) * sizeof(float);
+}
+
 }  // namespace
 
 extern "C" {
@@ -38,6 +51,14 @@ qpi_status qpi_seed_distill_grad(const float* q_logits, const float* pi_logits, 
   QPI_TRY(check_floats("atom_supports", atom_supports));
   QPI_TRY(check_floats("isv", isv));
   QPI_TRY(check_floats("pi_grad_logits", pi_grad_logits));
+  const Floats output{"pi_grad_logits", pi_grad_logits, rows * QPI_SEED_ACTIONS};
+  for (const Floats& input : {Floats{"q_logits", q_logits, rows * QPI_SEED_ACTIONS * QPI_SEED_ATOMS},
+                              Floats{"pi_logits", pi_logits, rows * QPI_SEED_ACTIONS},
+                              Floats{"atom_supports", atom_supports, QPI_SEED_ACTIONS * QPI_SEED_ATOMS},
+                              Floats{"isv", isv, QPI_SEED_BUS_WORDS}}) {
+    if (overlap(output, input))
+      return fail(QPI_ERROR_POINTER, "pi_grad_logits overlaps %s; expected memory of its own", input.name);
+  }
   return backend_seed_grad(device, q_logits, pi_logits, atom_supports, isv, pi_grad_logits, rows, stream);
 }
 

@@ -82,7 +82,7 @@ qpi_status check_array(const char* name, const void* pointer, qpi_dtype dtype) {
 enum class Gradient { kNeeded, kNone };
 
 qpi_status check_call(const qpi_plan* plan, const qpi_isv* isv, const qpi_batch* batch, Gradient gradient,
-                      qpi_stream_t stream) {
+                      const qpi_record* record, qpi_stream_t stream) {
   if (plan == nullptr) return fail(QPI_ERROR_POINTER, "plan is NULL");
   QPI_TRY(check_isv(isv));
   const qpi_problem& p = plan->problem;
@@ -147,6 +147,14 @@ qpi_status check_call(const qpi_plan* plan, const qpi_isv* isv, const qpi_batch*
     for (const Input& input : inputs) {
       if (input.pointer != nullptr && overlap(output, input.extent))
         return fail(QPI_ERROR_POINTER, "pi_grad overlaps %s; expected memory of its own", input.name);
+    }
+  }
+  if (record != nullptr) {
+    Extent output{};
+    QPI_TRY(extent_of("record", record, sizeof(qpi_record), {}, &output));
+    for (const Input& input : inputs) {
+      if (input.pointer != nullptr && overlap(output, input.extent))
+        return fail(QPI_ERROR_POINTER, "record overlaps %s; expected memory of its own", input.name);
     }
   }
   return QPI_SUCCESS;
@@ -222,7 +230,7 @@ qpi_status run(const qpi_plan& plan, const RowsArgs& rows, const FinishArgs& fin
 
 qpi_status run_batch(const qpi_plan* plan, const qpi_isv* isv, const qpi_batch* batch, CommitParts parts,
                      qpi_stream_t stream) {
-  QPI_TRY(check_call(plan, isv, batch, Gradient::kNeeded, stream));
+  QPI_TRY(check_call(plan, isv, batch, Gradient::kNeeded, nullptr, stream));
   if ((plan->problem.flags & QPI_CHECK_POINTERS) != 0) QPI_TRY(check_memory(*plan, *isv, *batch));
   if (batch->rows == 0) return QPI_SUCCESS;
   RowsArgs rows;
@@ -268,7 +276,7 @@ qpi_status qpi_measure(const qpi_plan* plan, const qpi_isv* isv, const qpi_batch
     return fail(QPI_ERROR_POINTER, "record is %p; expected %zu-byte alignment", static_cast<void*>(record),
                 alignof(qpi_record));
   }
-  QPI_TRY(check_call(plan, isv, batch, Gradient::kNone, stream));
+  QPI_TRY(check_call(plan, isv, batch, Gradient::kNone, record, stream));
   if ((plan->problem.flags & QPI_CHECK_POINTERS) != 0) QPI_TRY(check_memory(*plan, *isv, *batch));
   if (batch->rows == 0) return backend_discard(plan->problem.device, record, stream);
   RowsArgs rows;
@@ -281,7 +289,7 @@ qpi_status qpi_measure(const qpi_plan* plan, const qpi_isv* isv, const qpi_batch
 }
 
 qpi_status qpi_batch_check(const qpi_plan* plan, const qpi_isv* isv, const qpi_batch* batch) {
-  QPI_TRY(check_call(plan, isv, batch, Gradient::kNeeded, nullptr));
+  QPI_TRY(check_call(plan, isv, batch, Gradient::kNeeded, nullptr, nullptr));
   return check_memory(*plan, *isv, *batch);
 }
 

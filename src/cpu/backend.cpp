@@ -71,7 +71,7 @@ void with_image(const IsvWords& isv, Body body) {
 bool isa_supported(Isa isa) {
 #if QPI_WITH_X86_SIMD
   __builtin_cpu_init();
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   if (isa == Isa::kAvx2) return avx2;
   if (isa == Isa::kAvx512) {
     return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
