@@ -13,7 +13,8 @@
  *   - Arguments are checked before anything is launched or written. A call that fails has changed nothing.
  *   - Nothing prints, exits or throws. The calling thread's current CUDA context is afterwards as it was before.
  *   - Functions that take a stream enqueue work on it and return; they neither allocate nor synchronise and can be
- *     captured in a CUDA graph. On the CPU the work is done when they return, and the stream must be NULL.
+ *     captured in a CUDA graph. On the CPU the work is done when they return (large batches start threads), and the
+ *     stream must be NULL.
  *   - Plans are immutable: any number of threads may share one. An ISV and its workspace belong to one stream order at
  *     a time.
  *   - A struct begins with its own size; fill it with its initialiser, then change what you need.
@@ -105,8 +106,8 @@ typedef enum qpi_fault {
   QPI_FAULT_TAU = 1,        /* tau negative or NaN, tau_min not > 0: nothing was written */
   QPI_FAULT_LAM = 2,        /* lam negative or not finite: nothing was written */
   QPI_FAULT_SUPPORT = 4,    /* a support value not finite: rows that use it have no gradient, nothing is committed */
-  QPI_FAULT_GRAD_SCALE = 8, /* grad_scale not finite: no gradient */
-  QPI_FAULT_WEIGHT = 16,    /* a row weight negative or not finite: that row was skipped */
+  QPI_FAULT_GRAD_SCALE = 8, /* grad_scale, or its product with lam, not finite: no gradient */
+  QPI_FAULT_WEIGHT = 16,    /* a row weight negative, not finite or beyond float32 times lam: that row was skipped */
   QPI_FAULT_ALPHA = 32,     /* kl_alpha or value_alpha outside (0, 1]: gradient only */
   QPI_FAULT_TARGET = 64,    /* kl_target not > 0 and finite: gradient and kl_ema only */
   QPI_FAULT_LAW = 128,      /* a number of the control law makes no sense, or kl_ema is not finite: lam unchanged */
@@ -123,7 +124,7 @@ typedef enum qpi_reason {
   QPI_REASON_AT_MAX = 4,    /* kl_ema above it, and lam is at lam_max */
   QPI_REASON_AT_MIN = 5,    /* kl_ema below it, and lam is at lam_min */
   QPI_REASON_OFF = 6,       /* lam is 0 */
-  QPI_REASON_NO_ROWS = 7,   /* the statistic had no weight: nothing changed */
+  QPI_REASON_NO_ROWS = 7,   /* the statistic had no weight: averages and lam kept */
   QPI_REASON_TOO_FEW = 8,   /* no observation yet: lam kept */
   QPI_REASON_FAULT = 9,     /* see slot `faults` */
   QPI_REASON_OBSERVED = 10, /* kl_ema updated; the law was not asked to run */
@@ -252,7 +253,7 @@ typedef struct qpi_problem {
   uint32_t flags;            /* QPI_CHECK_POINTERS or 0 */
   qpi_kernel kernel;         /* QPI_KERNEL_AUTO, or force one (tests, benchmarks) */
   int32_t max_blocks;        /* 0: chosen; else an upper bound on the grid. The results do not depend on it. */
-  int32_t max_threads;       /* CPU: 0: every core this process may use; else an upper bound. Results likewise. */
+  int32_t max_threads; /* CPU: 0: the cores this process may use, 64 at most; else an upper bound. Results likewise. */
 } qpi_problem;
 
 #define QPI_PACKED INT64_MIN
@@ -279,7 +280,7 @@ typedef struct qpi_batch {
   const void* pi_logits;        /* [rows, actions] */
   const float* support;         /* [atoms] or [actions, atoms], by support_stride */
   void* pi_grad;                /* [rows, actions]: gradient of the loss with respect to pi_logits */
-  const uint8_t* legal_actions; /* optional [rows, actions]: 0 = illegal; neither q nor pi of that action is read */
+  const uint8_t* legal_actions; /* optional [rows, actions]: 0 = illegal; q and pi of that action have no effect */
   const float* row_weights;     /* optional [rows]: >= 0; 0 = the row is not there */
   const float* grad_scale;      /* optional, one float: multiplies the gradient, never the statistic */
 } qpi_batch;

@@ -56,6 +56,13 @@ __global__ void reset_kernel(const __grid_constant__ IsvWords isv, Workspace* wo
 
 }  // namespace
 
+int finish_may_overlap(bool* may) {
+  cudaFuncAttributes attributes{};
+  const int error = cudaFuncGetAttributes(&attributes, finish_kernel);
+  *may = attributes.ptxVersion >= 90;  // what __CUDA_ARCH__ was, also of code that the driver compiled
+  return error;
+}
+
 int launch_finish(const FinishArgs& args, bool overlap, void* stream) {
   const int in_use = slots_in_use(args.rows);
   unsigned threads = 64;

@@ -134,7 +134,8 @@ __device__ inline RowShape measure_row(const float* values, const float* logits,
 
 __device__ inline RowShare close_row(const RowShape& row, const ActionSums<float>& sums, float weight,
                                      const StepNumbers& numbers, RowScales* scales) {
-  const RowStatus status = row_status(row.maximum.usable, row.maximum.legal > 0.0f, row.maximum.support_usable, weight);
+  const RowStatus status = row_status(row.maximum.usable, row.maximum.legal > 0.0f, row.maximum.support_usable, weight,
+                                      numbers.gradient_scale);
   scales->gradient = status == RowStatus::kCounted ? numbers.gradient_scale * weight : 0.0f;
   scales->target = 1.0f / sums.target_mass;
   scales->policy = 1.0f / sums.policy_mass;

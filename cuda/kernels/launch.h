@@ -25,6 +25,9 @@ int blocks_per_multiprocessor(const RowsLaunch& launch, qpi_dtype q_dtype, int64
 // The block kernel also does what `finish` says; after the others launch_finish has to.
 int launch_rows(const RowsArgs& args, const FinishArgs& finish, const RowsLaunch& launch, void* stream);
 
+// Was the finish kernel compiled to wait for the rows kernel itself?
+int finish_may_overlap(bool* may);
+
 // `overlap`: start while the rows kernel drains (programmatic dependent launch, compute capability 9.0 and later).
 int launch_finish(const FinishArgs& args, bool overlap, void* stream);
 

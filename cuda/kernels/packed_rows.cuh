@@ -43,8 +43,7 @@ __device__ inline const float* support_of(const float* support, const TileShape&
   return shape.shared_support ? support : support + action * support_pitch(shape);
 }
 
-// ---- one (row, action) pair
-// ------------------------------------------------------------------------------------------
+// ---- one (row, action) pair ----
 
 // Its policy logit, -inf if the action is illegal or the row is not there. `staged` holds the logits from item 0 on.
 __device__ inline float action_logit(const RowsArgs& args, int64_t row, int action, const void* staged, int item) {

@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(kBlockMaxThreads)
       if (row < rows) weight = args.row_weights == nullptr ? 1.0f : args.row_weights[row * args.weight_stride];
       RowScales row_scales;
       RowShare share = close_row(of_row, sums, weight, numbers, &row_scales);
-      if (args.row0 && row != 0) share = RowShare{};
+      if (args.row0 && row != 0) share = out_of_statistic(share);
       if (lane == 0) scales[row] = row_scales;
       TileSum tile;
       tile.add_tile(share, kPartials, lane, lane == 0);

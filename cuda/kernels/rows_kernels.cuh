@@ -1,5 +1,5 @@
-// The rows kernels by dtype of q_logits (and, where there is a kernel for it, by number of atoms); launchers.cu starts
-// them.
+// The rows kernels by dtype of q_logits (and, where there is a kernel for it, by number of atoms); launch_rows.cu
+// starts them.
 #pragma once
 
 #include <qpi_distill.h>

@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kStreamThreads) stream_rows(const __grid_const
           const int row_actions = local < rows_at_once ? actions : 0;
           RowShare share =
               reduce_row(values + local * actions, logits + local * actions, row_actions, weight, numbers, &row_scales);
-          if (args.row0 && first + local != 0) share = RowShare{};
+          if (args.row0 && first + local != 0) share = out_of_statistic(share);
           if (local < rows_at_once && threadIdx.x % kPartials == 0) {
             scales[local] = row_scales;
             shares[chunk + local] = share;

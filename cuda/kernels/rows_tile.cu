@@ -147,7 +147,7 @@ __global__ void __maxnreg__(80) tile_rows(const __grid_constant__ RowsArgs args)
     RowScales scales;
     RowShare share =
         reduce_row(values + local * actions, logits + local * actions, there ? actions : 0, weight, numbers, &scales);
-    if (args.row0 && row != 0) share = RowShare{};
+    if (args.row0 && row != 0) share = out_of_statistic(share);
     slot_sum.add_tile(share, kPartials, lane % kPartials, lane % kPartials == 0);
     if (now.last_of_slot()) {
       if (lane < kPartials) slot_sum.store(args.slots + now.slot, lane);

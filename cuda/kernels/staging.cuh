@@ -83,9 +83,12 @@ class Staging {
   __device__ void fetch(bool bulk, char* const (&to)[Pieces], const void* const (&from)[Pieces],
                         const unsigned (&bytes)[Pieces]) {
 #if __CUDA_ARCH__ >= 900
+    const bool after_plain = !bulk_;
     bulk_ = bulk;
     if (bulk_) {
       if (threadIdx.x % 32 == 0) {
+        // Ordinary copies into this buffer come before what the copy engine does there.
+        if (after_plain) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
         unsigned total = 0;
 #pragma unroll
         for (int i = 0; i < Pieces; ++i) total += bytes[i];

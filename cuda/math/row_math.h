@@ -4,10 +4,9 @@
 //                                                                     and float32 keeps the digits of the differences
 //   target    = softmax(E / (tau * std)),  policy = softmax(x)        over the legal actions
 //   KL        = sum_a target * (log target - log policy)
-//             = cross / mass_t + log mass_p - log mass_t              with u = (E - max E) / (tau * std), x' = x - max
-//             x,
-//                                                                     mass_t = sum e^u, mass_p = sum e^x',
-//                                                                     cross = sum e^u (u - x')
+//             = cross / mass_t + log mass_p - log mass_t              with u = (E - max E) / (tau * std),
+//                                                                     x' = x - max x, mass_t = sum e^u,
+//                                                                     mass_p = sum e^x', cross = sum e^u (u - x')
 //   grad[a]  += lam * scale * w * (policy[a] - target[a])
 //
 // Sums over atoms and over actions are kept in kPartials strided partial sums (item i goes to partial i mod kPartials)

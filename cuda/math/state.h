@@ -68,7 +68,7 @@ struct Workspace {
   StatSlot slots[kStatSlots];
 };
 
-// What a step needs from the ISV, checked (read_step_numbers).
+// What a step needs from the ISV, checked (check_step_input).
 struct StepNumbers {
   float tau;  // floored
   float std;  // what values are divided by; with `own_std`, its floor

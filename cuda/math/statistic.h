@@ -61,8 +61,11 @@ QPI_FN StepNumbers check_step_input(const StepInput& in, bool running_std, float
   n.std = !running_std ? 1.0f : n.own_std ? in.min_std : lane_max(in.min_std, in.value_std);
   n.gradient_scale = in.lam * reduction_scale;
   if (in.has_scale) {
-    if (!is_finite(in.grad_scale)) n.faults |= QPI_FAULT_GRAD_SCALE;
-    n.gradient_scale = is_finite(in.grad_scale) ? n.gradient_scale * in.grad_scale : 0.0f;
+    n.gradient_scale *= in.grad_scale;
+  }
+  if (!is_finite(n.gradient_scale)) {  // grad_scale, or its product with lam; a bad lam is a fault of its own
+    if ((n.faults & QPI_FAULT_LAM) == 0) n.faults |= QPI_FAULT_GRAD_SCALE;
+    n.gradient_scale = 0.0f;
   }
   return n;
 }
@@ -76,9 +79,9 @@ enum class RowStatus : uint32_t {
 };
 
 // A weight decides first: an absent row is not looked at.
-QPI_FN RowStatus row_status(bool usable, bool has_legal, bool support_usable, float weight) {
+QPI_FN RowStatus row_status(bool usable, bool has_legal, bool support_usable, float weight, float gradient_scale) {
   if (weight == 0.0f) return RowStatus::kAbsent;
-  if (!(weight > 0.0f) || !is_finite(weight)) return RowStatus::kSkippedWeight;
+  if (!(weight > 0.0f) || !is_finite(weight) || !is_finite(weight * gradient_scale)) return RowStatus::kSkippedWeight;
   if (!usable || !has_legal) return RowStatus::kSkipped;
   if (!support_usable) return RowStatus::kSupportFault;
   return RowStatus::kCounted;
@@ -98,9 +101,16 @@ struct RowShare {
   }
 };
 
+// A row that is not the one that `row0` looks at: it may still be skipped, and have faults.
+QPI_FN RowShare out_of_statistic(RowShare share) {
+  share.weight = share.kl = share.variance = 0.0f;
+  share.counted = share.clipped = false;
+  return share;
+}
+
 QPI_FN RowShare row_share(RowStatus status, float weight, float kl, float variance, float kl_row_max) {
   const bool valid = status == RowStatus::kCounted;
-  const bool over = !(kl <= kl_row_max);  // a KL that is not finite too; that one has no share
+  const bool over = !(kl <= kl_row_max) || !is_finite(kl);  // a KL that is not finite has no share at all
   RowShare share;
   share.counted = valid && is_finite(kl);
   share.clipped = valid && over;

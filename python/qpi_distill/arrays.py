@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import operator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -44,6 +46,14 @@ def linspace(low: float, high: float, atoms: int) -> NDArray[np.float32]:
     if not np.isfinite(values).all():
         raise ValueError(f"support from {low} to {high}: has to be finite in float32")
     return values
+
+
+def index_of(value: Any, name: str) -> int:
+    """Return an integer argument as an int; a fraction or a boolean is none."""
+    if not isinstance(value, (bool, np.bool_)):
+        with contextlib.suppress(TypeError):
+            return operator.index(value)
+    raise TypeError(f"{name}: {value!r} is not an integer")
 
 
 def pointer(
@@ -91,4 +101,5 @@ def pointer(
     """
     if device is None:
         raise ValueError("device: required for a pointer; 'cpu', 'cuda:<ordinal>' or an ordinal")
-    return _arrays.Pointer(address, tuple(shape), dtype, ordinal_of(device), strides, readonly, owner)
+    extents = tuple(index_of(extent, "shape") for extent in shape)
+    return _arrays.Pointer(index_of(address, "address"), extents, dtype, ordinal_of(device), strides, readonly, owner)

@@ -9,6 +9,7 @@ import numpy as np
 
 from . import _arrays, _core
 from ._devices import CPU
+from .arrays import index_of
 from .isv import ISV, fault_names
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ class Distiller(_core.Operator):
             raise ValueError(f"actions: {actions}, but the support has shape {shape}")
         if atoms is not None and atoms != shape[-1]:
             raise ValueError(f"atoms: {atoms}, but the support has shape {shape}")
-        count = shape[0] if actions is None else actions
+        count = shape[0] if actions is None else index_of(actions, "actions")
         # Unused strides are the packed ones, so that they do not keep a fast kernel from being chosen.
         per_atom = 1 if shape[-1] == 1 else strides[-1]
         per_action = 0 if pointer.ndim == 1 else shape[-1] if shape[0] == 1 else strides[0]
@@ -255,6 +256,8 @@ class Distiller(_core.Operator):
 def _support_on_device(support: Any, isv: ISV) -> _arrays.Pointer:
     """Return the support as float32 on the ISV's device: copied from the host, or in place."""
     device = isv._handle.device
+    if isinstance(support, np.ma.MaskedArray):
+        raise BufferError("support: masked arrays are not supported")
     if not isinstance(support, (np.ndarray, list, tuple, range)):
         pointer = _arrays.describe(support, "support")
         if pointer.ordinal == device or (pointer.ordinal < CPU and device > CPU):

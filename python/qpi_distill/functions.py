@@ -124,15 +124,15 @@ def _operator(q_logits: Any, support: Any, isv: ISV, reduction: str, options: di
         values = np.asarray(support)
         identity: Any = (values.dtype.str, values.shape, values.tobytes())
     else:
-        identity = id(support)  # the Distiller keeps the array, so that no other one gets this identity
-    key = (identity, tuple(sorted((name, str(value)) for name, value in arguments.items())))
+        identity = id(support)  # kept alive beside the operator, so that no other object gets this identity
+    key = (identity, tuple(sorted((name, type(value).__name__, str(value)) for name, value in arguments.items())))
     operators = isv._operators
-    operator: Distiller | None = operators.pop(key, None)
+    operator, kept = operators.pop(key, (None, support))
     if operator is None:
         operator = Distiller(support=support, isv=isv, **arguments)
         while len(operators) >= _CACHED_OPERATORS:
             operators.pop(next(iter(operators)), None)
-    operators[key] = operator
+    operators[key] = operator, kept
     return operator
 
 

@@ -127,14 +127,18 @@ def _check_value(name: str, value: Any) -> float | int:
     number: float | int
     try:
         if slot.type == "f32":
+            if isinstance(value, (str, bytes)):
+                raise TypeError
             exact = float(value)
             with np.errstate(over="ignore"):
                 number = float(np.float32(exact))
             # The range is of what the device will hold, and of what was meant: rounding must not cross its ends.
-            inside = slot.low <= exact <= slot.high and number <= slot.high and (number > 0 or slot.low <= 0)
+            inside = slot.low <= exact <= slot.high and number <= slot.high and (number > 0 or exact == 0)
         else:
             number = operator.index(value)
             inside = 0 <= number < 2 ** (32 * slot.words)
+    except OverflowError:
+        raise ValueError(f"{name}: {value!r} is outside [{slot.low:g}, {slot.high:g}]") from None
     except (TypeError, ValueError):
         expected = "a number" if slot.type == "f32" else "an integer"
         raise TypeError(f"{name}: {value!r} is not {expected}") from None

@@ -12,6 +12,7 @@ using namespace qpi;
 extern "C" qpi_status qpi_build_info(char* text, size_t capacity, size_t* length) {
   if (text == nullptr && capacity > 0) return fail(QPI_ERROR_POINTER, "text is NULL");
   try {
+    const KeepMessage keep;
     std::string json = "{\"version\": \"" + std::to_string(QPI_VERSION_MAJOR) + "." +
                        std::to_string(QPI_VERSION_MINOR) + "." + std::to_string(QPI_VERSION_PATCH) +
                        "\", \"abi\": " + std::to_string(QPI_ABI) +

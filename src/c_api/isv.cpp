@@ -26,12 +26,7 @@ qpi_status check_layout(const qpi_layout& layout, int64_t* words) {
                 layout.size, sizeof(qpi_layout));
   }
   // The native layout is the common one, and valid.
-  static const qpi_layout kNative = [] {
-    qpi_layout native;
-    qpi_layout_native(&native);
-    return native;
-  }();
-  if (std::memcmp(&layout, &kNative, sizeof kNative) == 0) {
+  if (std::memcmp(layout.index, kNativeLayout.first, sizeof layout.index) == 0) {
     *words = kNativeWords;
     return QPI_SUCCESS;
   }
@@ -46,7 +41,7 @@ qpi_status check_layout(const qpi_layout& layout, int64_t* words) {
     const int64_t end = static_cast<int64_t>(index) + kSlots[slot].words;
     if (end > needed) needed = end;
     for (int other = 0; other < slot; ++other) {
-      const int32_t at = layout.index[other];
+      const int64_t at = layout.index[other];
       if (at >= 0 && at < end && index < at + kSlots[other].words) {
         return fail(QPI_ERROR_VALUE, "layout.index[%s] is %" PRId32 "; slot %s is already there", kSlots[slot].name,
                     index, kSlots[other].name);

@@ -52,10 +52,10 @@ qpi_status qpi_seed_distill_grad(const float* q_logits, const float* pi_logits, 
   QPI_TRY(check_floats("isv", isv));
   QPI_TRY(check_floats("pi_grad_logits", pi_grad_logits));
   const Floats output{"pi_grad_logits", pi_grad_logits, rows * QPI_SEED_ACTIONS};
-  for (const Floats& input : {Floats{"q_logits", q_logits, rows * QPI_SEED_ACTIONS * QPI_SEED_ATOMS},
-                              Floats{"pi_logits", pi_logits, rows * QPI_SEED_ACTIONS},
-                              Floats{"atom_supports", atom_supports, QPI_SEED_ACTIONS * QPI_SEED_ATOMS},
-                              Floats{"isv", isv, QPI_SEED_BUS_WORDS}}) {
+  for (const Floats& input :
+       {Floats{"q_logits", q_logits, rows * QPI_SEED_ACTIONS * QPI_SEED_ATOMS},
+        Floats{"pi_logits", pi_logits, rows * QPI_SEED_ACTIONS}, Floats{"atom_supports", atom_supports, QPI_SEED_ATOMS},
+        Floats{"isv", isv, QPI_SEED_BUS_WORDS}}) {
     if (overlap(output, input))
       return fail(QPI_ERROR_POINTER, "pi_grad_logits overlaps %s; expected memory of its own", input.name);
   }

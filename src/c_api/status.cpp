@@ -2,12 +2,16 @@
 
 #include <cstdarg>
 #include <cstdio>
+#include <cstring>
 
 namespace qpi {
 
 namespace {
 thread_local char last_message[512] = "";
 }
+
+KeepMessage::KeepMessage() { std::memcpy(before_, last_message, sizeof before_); }
+KeepMessage::~KeepMessage() { std::memcpy(last_message, before_, sizeof before_); }
 
 qpi_status fail(qpi_status status, const char* format, ...) {
   va_list arguments;

@@ -160,13 +160,18 @@ qpi_status check_call(const qpi_plan* plan, const qpi_isv* isv, const qpi_batch*
   return QPI_SUCCESS;
 }
 
-qpi_status check_memory(const qpi_plan& plan, const qpi_isv& isv, const qpi_batch& batch) {
-  if (plan.problem.device == QPI_DEVICE_CPU || batch.rows == 0) return QPI_SUCCESS;
+// `record` instead of pi_grad for a measurement. With no rows the batch's pointers are nothing.
+qpi_status check_memory(const qpi_plan& plan, const qpi_isv& isv, const qpi_batch& batch, const qpi_record* record) {
+  if (plan.problem.device == QPI_DEVICE_CPU) return QPI_SUCCESS;
+  if (batch.rows == 0 && record == nullptr) return QPI_SUCCESS;
+  const gpu::NamedPointer only_record[] = {{"record", record}};
+  if (batch.rows == 0) return gpu::check_pointers(plan.problem.device, only_record, 1);
   const gpu::NamedPointer pointers[] = {
       {"q_logits", batch.q_logits},
       {"pi_logits", batch.pi_logits},
       {"support", batch.support},
-      {"pi_grad", batch.pi_grad},
+      {"pi_grad", record == nullptr ? batch.pi_grad : nullptr},
+      {"record", record},
       {"legal_actions", batch.legal_actions},
       {"row_weights", batch.row_weights},
       {"grad_scale", batch.grad_scale},
@@ -231,7 +236,7 @@ qpi_status run(const qpi_plan& plan, const RowsArgs& rows, const FinishArgs& fin
 qpi_status run_batch(const qpi_plan* plan, const qpi_isv* isv, const qpi_batch* batch, CommitParts parts,
                      qpi_stream_t stream) {
   QPI_TRY(check_call(plan, isv, batch, Gradient::kNeeded, nullptr, stream));
-  if ((plan->problem.flags & QPI_CHECK_POINTERS) != 0) QPI_TRY(check_memory(*plan, *isv, *batch));
+  if ((plan->problem.flags & QPI_CHECK_POINTERS) != 0) QPI_TRY(check_memory(*plan, *isv, *batch, nullptr));
   if (batch->rows == 0) return QPI_SUCCESS;
   RowsArgs rows;
   FinishArgs finish;
@@ -277,7 +282,7 @@ qpi_status qpi_measure(const qpi_plan* plan, const qpi_isv* isv, const qpi_batch
                 alignof(qpi_record));
   }
   QPI_TRY(check_call(plan, isv, batch, Gradient::kNone, record, stream));
-  if ((plan->problem.flags & QPI_CHECK_POINTERS) != 0) QPI_TRY(check_memory(*plan, *isv, *batch));
+  if ((plan->problem.flags & QPI_CHECK_POINTERS) != 0) QPI_TRY(check_memory(*plan, *isv, *batch, record));
   if (batch->rows == 0) return backend_discard(plan->problem.device, record, stream);
   RowsArgs rows;
   FinishArgs finish;
@@ -290,7 +295,7 @@ qpi_status qpi_measure(const qpi_plan* plan, const qpi_isv* isv, const qpi_batch
 
 qpi_status qpi_batch_check(const qpi_plan* plan, const qpi_isv* isv, const qpi_batch* batch) {
   QPI_TRY(check_call(plan, isv, batch, Gradient::kNeeded, nullptr, nullptr));
-  return check_memory(*plan, *isv, *batch);
+  return check_memory(*plan, *isv, *batch, nullptr);
 }
 
 }  // extern "C"

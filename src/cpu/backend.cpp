@@ -1,7 +1,7 @@
 // The CPU backend: instruction set, threads, and the end of a step.
 #include <sched.h>
 
-#include <system_error>
+#include <functional>
 #include <thread>
 
 #include "../../cuda/math/control_laws.h"
@@ -37,8 +37,8 @@ void run_shares(const Plan& plan, const RowsArgs& args, const StepNumbers& numbe
     for (; started < threads - 1; ++started)
       workers[started] =
           std::thread(run_slots, std::cref(args), std::cref(numbers), begin_of(started), end_of(started));
-  } catch (const std::system_error&) {
-    // No more threads to be had; the caller does the rest.
+  } catch (...) {
+    // No more threads, or no memory for one: the caller does the rest.
   }
   run_slots(args, numbers, begin_of(started), slots);
   for (int i = 0; i < started; ++i) workers[i].join();
@@ -114,7 +114,10 @@ int threads_for(const Plan& plan, int64_t rows, int64_t actions, int64_t atoms) 
   constexpr int64_t kElementsPerThread = 200'000;
   const int64_t elements = rows * actions * (atoms + 4);
   const int64_t pays = elements / kElementsPerThread;
-  const int64_t most = plan.max_threads < kMaxThreads ? plan.max_threads : kMaxThreads;
+  // Shares are whole pairs of slots.
+  const int64_t shares = (slots_in_use(rows) + 1) / 2;
+  const int64_t limit = plan.max_threads < kMaxThreads ? plan.max_threads : kMaxThreads;
+  const int64_t most = shares < limit ? shares : limit;
   if (pays < 2) return 1;
   return static_cast<int>(pays < most ? pays : most);
 }

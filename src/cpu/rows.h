@@ -192,11 +192,11 @@ struct RowBlock {
     F legal = maximum.legal;
     float gradient_scale[kLanes];
     for (int i = 0; i < kLanes; ++i) {
-      const RowStatus status =
-          row_status(lane(usable, i) != 0.0f, lane(legal, i) > 0.0f, lane(support_usable, i) != 0.0f, weights[i]);
+      const RowStatus status = row_status(lane(usable, i) != 0.0f, lane(legal, i) > 0.0f,
+                                          lane(support_usable, i) != 0.0f, weights[i], numbers.gradient_scale);
       gradient_scale[i] = status == RowStatus::kCounted ? numbers.gradient_scale * weights[i] : 0.0f;
       shares[i] = row_share(status, weights[i], lane(kl, i), lane(variance, i), numbers.kl_row_max);
-      if (args.row0 && first + i != 0) shares[i] = RowShare{};
+      if (args.row0 && first + i != 0) shares[i] = out_of_statistic(shares[i]);
     }
 
     if (args.pi_grad != nullptr) {

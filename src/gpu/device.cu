@@ -44,8 +44,7 @@ qpi_status cuda_failed(int error, const char* what) {
     if (const int error_ = (expression); error_ != 0) return cuda_failed(error_, what); \
   } while (0)
 
-// ---- the driver, reached through the runtime
-// -------------------------------------------------------------------------
+// ---- the driver, reached through the runtime ----
 
 struct Driver {
   CUresult (*init)(unsigned) = nullptr;
@@ -161,8 +160,7 @@ class RelaxedCapture {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
-// ---- choosing
-// --------------------------------------------------------------------------------------------------------
+// ---- choosing ----
 
 TileShape shape_of(const qpi_problem& p) {
   const auto bytes = [](qpi_dtype dtype) { return dtype == QPI_FLOAT32 ? 4u : 2u; };
@@ -208,21 +206,20 @@ qpi_status plan_create(const qpi_problem& problem, bool packed, Plan* plan) {
   const auto attribute = [&](cudaDeviceAttr which, int* value) {
     return static_cast<int>(cudaDeviceGetAttribute(value, which, problem.device));
   };
-  int multiprocessors = 0, major = 0, minor = 0, shared_limit = 0;
+  int multiprocessors = 0, shared_limit = 0;
   QPI_CUDA_TRY(attribute(cudaDevAttrMultiProcessorCount, &multiprocessors), "cudaDeviceGetAttribute");
-  QPI_CUDA_TRY(attribute(cudaDevAttrComputeCapabilityMajor, &major), "cudaDeviceGetAttribute");
-  QPI_CUDA_TRY(attribute(cudaDevAttrComputeCapabilityMinor, &minor), "cudaDeviceGetAttribute");
   QPI_CUDA_TRY(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, &shared_limit), "cudaDeviceGetAttribute");
-  plan->capability = major * 10 + minor;
-  plan->overlap = major >= 9;
   const auto limit = static_cast<size_t>(shared_limit);
   QPI_CUDA_TRY(load_kernels(limit, problem.atoms), "loading the kernels");
+  QPI_CUDA_TRY(finish_may_overlap(&plan->overlap), "loading the kernels");
 
   plan->stream = {true, kStreamThreads, 0, 0};
   QPI_TRY(measure_choice(QPI_KERNEL_STREAM, problem, multiprocessors, &plan->stream));
   plan->tile = {};
   plan->block_tiles = 0;
-  if (packed) {
+  // Far beyond shared memory the kernels' 32-bit sizes would wrap.
+  constexpr int64_t kMaxRow = 1 << 16;
+  if (packed && problem.actions * problem.atoms <= kMaxRow) {
     QPI_TRY(measure_tile(problem, limit, multiprocessors, &plan->tile));
     // Below four warps a multiprocessor nothing hides the latencies.
     const bool starved = plan->tile.resident_blocks * plan->tile.threads < 4 * 32 * multiprocessors;
@@ -269,8 +266,7 @@ Choice choose(const Plan& plan, const qpi_problem& problem, int64_t rows) {
           forced ? "asked for" : "strided arrays, or tiles too large for shared memory"};
 }
 
-// ---- running
-// ---------------------------------------------------------------------------------------------------------
+// ---- running ----
 
 qpi_status run(const Plan& plan, const qpi_problem& problem, const RowsArgs& rows, const FinishArgs& finish,
                qpi_stream_t stream) {

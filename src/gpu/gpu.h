@@ -18,8 +18,7 @@ struct KernelChoice {
 };
 
 struct Plan {
-  int capability;  // major * 10 + minor
-  bool overlap;    // programmatic dependent launch
+  bool overlap;  // programmatic dependent launch
   KernelChoice stream;
   KernelChoice tile;
   int block_tiles;  // tiles that the block kernel can hold; 0: none

@@ -654,3 +654,14 @@ def test_paths_and_information():
     if not info["gpu"]["built"]:
         with pytest.raises(FileNotFoundError, match="fatbin"):
             qpi.get_seed_fatbin()
+
+
+def test_a_masked_support_is_refused(isv):
+    with pytest.raises(BufferError, match="support: masked"):
+        make(isv, support=np.ma.masked_array([1.0, 2.0, 3.0], [0, 0, 1]))
+
+
+@pytest.mark.parametrize("actions", [3.0, True, "3"])
+def test_a_number_of_actions_is_an_integer(isv, actions):
+    with pytest.raises(TypeError, match=r"actions: .* is not an integer"):
+        make(isv, support=[-1, 1], actions=actions)

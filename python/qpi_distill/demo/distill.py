@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 import qpi_distill as qpi
+from qpi_distill._devices import ordinal_of
 
 from .config import Config, DemoError
 from .networks import Array
@@ -69,6 +70,7 @@ class DeviceTerm(HostTerm):
     """The same on a GPU: the three arrays that the distiller touches are mirrored there, every copy written out."""
 
     def __init__(self, config: Config, actions: int, support: Array) -> None:
+        ordinal_of(config.device)  # says what is missing where there is no GPU
         from cuda.core import Device, LegacyPinnedMemoryResource
 
         _, _, ordinal = config.device.partition(":")
