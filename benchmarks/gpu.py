@@ -33,10 +33,12 @@ class Memory:
             more = min(filled, self.nbytes - filled)
             call(driver.cuMemcpyDtoD, self.address + filled, self.address, more)
             filled += more
+        call(driver.cuStreamSynchronize, 0)  # a copy from pageable memory may outlive its call
         return self
 
     def put(self, array: np.ndarray) -> Memory:
         call(driver.cuMemcpyHtoD, self.address, np.ascontiguousarray(array).ctypes.data, array.nbytes)
+        call(driver.cuStreamSynchronize, 0)
         return self
 
     def free(self) -> None:

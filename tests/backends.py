@@ -127,8 +127,10 @@ class Memory:
         self._driver.cuMemFree(self.address)
 
     def write(self, offset: int, source: int, nbytes: int) -> None:
+        """Return when the bytes are there: a copy from pageable memory alone may still be on its way."""
         if nbytes:
             check(*self._driver.cuMemcpyHtoD(self.address + offset, source, nbytes))
+            check(*self._driver.cuStreamSynchronize(0))
 
     def read(self, offset: int, nbytes: int) -> bytearray:
         out = bytearray(nbytes)
@@ -215,6 +217,7 @@ class Cuda:
         self.core.sync()
         source = ctypes.create_string_buffer(data, len(data))
         check(*driver.cuMemcpyHtoD(int(address), ctypes.addressof(source), len(data)))
+        check(*driver.cuStreamSynchronize(0))
 
     def record(self, isv) -> CRecord:
         return CRecord.from_buffer_copy(self.peek(isv.record, ctypes.sizeof(CRecord)))
