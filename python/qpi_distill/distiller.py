@@ -159,9 +159,6 @@ class Distiller(_core.Operator):
         # Unused strides are the packed ones, so that they do not keep a fast kernel from being chosen.
         per_atom = 1 if shape[-1] == 1 else strides[-1]
         per_action = 0 if pointer.ndim == 1 else shape[-1] if shape[0] == 1 else strides[0]
-        self._isv = isv
-        self._shape = (count, shape[-1])
-        self._dtypes = (q_dtype, pi_dtype, grad_dtype)
         super().__init__(
             isv._handle,
             count,
@@ -182,6 +179,9 @@ class Distiller(_core.Operator):
             max_blocks=max_blocks,
             max_threads=max_threads,
         )
+        self._isv = isv
+        self._shape = (count, shape[-1])
+        self._dtypes = (q_dtype, pi_dtype, grad_dtype)
 
     @property
     def isv(self) -> ISV:

@@ -525,6 +525,8 @@ class ISV:
     def load_state_dict(self, state: Mapping[str, Any], stream: Any = None) -> None:
         """Restore a saved state; training goes on bit by bit as it would have, on the CPU as on a GPU.
 
+        Values come back as they were saved, fault bits and values out of range included.
+
         Parameters
         ----------
         state : mapping

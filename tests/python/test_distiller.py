@@ -665,3 +665,11 @@ def test_a_masked_support_is_refused(isv):
 def test_a_number_of_actions_is_an_integer(isv, actions):
     with pytest.raises(TypeError, match=r"actions: .* is not an integer"):
         make(isv, support=[-1, 1], actions=actions)
+
+
+def test_a_second_initialisation_changes_nothing(isv):
+    op = make(isv)
+    with pytest.raises(RuntimeError):
+        op.__init__(actions=5, support=[1, 2], isv=qpi.ISV(device="cpu"), reduction="mean")
+    assert op.isv is isv
+    assert op.actions == 3
