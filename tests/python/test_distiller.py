@@ -673,3 +673,48 @@ def test_a_second_initialisation_changes_nothing(isv):
         op.__init__(actions=5, support=[1, 2], isv=qpi.ISV(device="cpu"), reduction="mean")
     assert op.isv is isv
     assert op.actions == 3
+
+
+def pair(**options):
+    """Two rows of SMOKE, their ISV at lam = 1, and the operator."""
+    isv = qpi.ISV(lam=1, device="cpu")
+    return isv, make(isv, reduction="sum", value_scale="none", **options), *(np.concatenate([x, x]) for x in smoke())
+
+
+def test_row0_leaves_the_other_rows_counts_and_faults():
+    isv, op, q, pi, grad = pair(kl_stat="row0")
+    op.step(q, pi, grad, row_weights=np.array([1, -1], np.float32))
+    values = isv.read(check=False)
+    assert (values.rows_last, values.skipped_last, values.faults) == (1, 1, ("weight",))
+    assert_allclose(grad, [SMOKE_GRAD[0], [0, 0, 0]], atol=2e-6)
+
+
+@pytest.mark.parametrize("lam_max", [1, 1e38])
+def test_a_product_beyond_float32_is_a_fault_and_no_gradient(lam_max):
+    isv, op, q, pi, grad = pair()
+    isv.set(lam_max=lam_max, lam=lam_max)
+    op.step(q, pi, grad, grad_scale=np.array([1e38 if lam_max > 1 else np.inf], np.float32))
+    values = isv.read(check=False)
+    assert values.faults == ("grad_scale",)
+    assert values.rows_last == 2
+    assert not grad.any()
+
+
+def test_a_weight_whose_product_with_lam_is_beyond_float32_skips_its_row():
+    isv, op, q, pi, grad = pair()
+    isv.set(lam_max=100, lam=100)
+    op.step(q, pi, grad, row_weights=np.array([1, 1e38], np.float32))
+    values = isv.read(check=False)
+    assert (values.skipped_last, values.faults) == (1, ("weight",))
+    assert not grad[1].any()
+    assert np.isfinite(grad).all()
+
+
+def test_a_kl_that_is_not_finite_is_counted_whatever_the_bound():
+    isv, op, q, pi, grad = pair()
+    isv.slots[isv.layout["kl_row_max"]] = np.inf
+    pi[1] = [3e38, -3e38, -3e38]
+    op.step(q, pi, grad)
+    values = isv.read()
+    assert (values.rows_last, values.clipped_last) == (1, 1)
+    assert_allclose(values.kl_ema, SMOKE_KL, atol=2e-6)
