@@ -1,6 +1,6 @@
 // The small kernels: the end of a step, and the calls that touch nothing but the state.
 //
-// finish: one block folds the slots (40 bytes each, 12672 at most) in a fixed tree; its first thread runs the moving
+// finish: one block folds the slots (40 bytes each, 3168 at most) in a fixed tree; its first thread runs the moving
 // averages and the law. Latency is all there is to it.
 #include <cuda_runtime.h>
 
@@ -20,17 +20,22 @@ __global__ void __launch_bounds__(kFoldLanes) finish_kernel(const __grid_constan
   cudaGridDependencySynchronize();
 #endif
   const FinishLoads loads = load_finish(args);
-  const qpi_record of_lane = fold_lane(args.slots, slots_in_use(args.rows), threadIdx.x);
+  // The launch has a thread for each lane of the tree that is in use.
+  const qpi_record of_lane = fold_lane(args.slots, args.slots_in_use, threadIdx.x);
   store_finish(loads, storage);
   __syncthreads();
-  finish_block(args, of_lane, storage);
+  const StepNumbers numbers = check_step_input(load_step_input(storage.isv.image(args.isv), args.grad_scale),
+                                               args.running_std, args.reduction_scale);
+  finish_block(args, numbers, args.slots_in_use < kFoldLanes ? args.slots_in_use : kFoldLanes, storage,
+               [&](int) { return of_lane; });
 }
 
 // Runs `body` on the ISV in thread 0.
 template <class Body>
 __device__ void with_image(const IsvWords& isv, Body body) {
   __shared__ SharedIsv shared;
-  if (threadIdx.x < kNativeWords) shared.word[threadIdx.x] = shared.before[threadIdx.x] = *isv.at[threadIdx.x];
+  if (threadIdx.x < kNativeWords)
+    shared.word[threadIdx.x] = shared.before[threadIdx.x] = *SharedIsv::address(isv, threadIdx.x);
   __syncthreads();
   if (threadIdx.x == 0) body(shared.image(isv));
   __syncthreads();
@@ -64,9 +69,8 @@ int finish_may_overlap(bool* may) {
 }
 
 int launch_finish(const FinishArgs& args, bool overlap, void* stream) {
-  const int in_use = slots_in_use(args.rows);
   unsigned threads = 64;
-  while (threads < kFoldLanes && static_cast<int>(threads) < in_use) threads *= 2;
+  while (threads < kFoldLanes && static_cast<int>(threads) < args.slots_in_use) threads *= 2;
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;

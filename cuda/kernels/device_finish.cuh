@@ -12,8 +12,12 @@ struct SharedIsv {
 
   __device__ void scatter(const IsvWords& isv) const {
     for (int i = threadIdx.x; i < kNativeWords; i += blockDim.x) {
-      if (word[i] != before[i]) *isv.at[i] = word[i];
+      if (word[i] != before[i]) *address(isv, i) = word[i];
     }
+  }
+  // An address that differs from thread to thread is slow to get from the arguments.
+  __device__ static uint32_t* address(const IsvWords& isv, int i) {
+    return isv.contiguous != nullptr ? isv.contiguous + i : isv.at[i];
   }
   __device__ IsvImage image(const IsvWords& isv) { return {word, isv.has(QPI_SLOT_observations)}; }
 };
@@ -39,7 +43,7 @@ __device__ inline qpi_record fold_warp(qpi_record mine, int width) {
 
 struct FinishStorage {
   SharedIsv isv;
-  qpi_record of_warp[kFoldLanes / kWarp];
+  qpi_record of_group[kFoldLanes / kWarp];
   qpi_record record;  // the workspace's, read ahead
 };
 
@@ -54,7 +58,7 @@ static_assert(kNativeWords <= 64, "a block has at least 64 threads");
 
 __device__ inline FinishLoads load_finish(const FinishArgs& args) {
   FinishLoads loads{};
-  if (threadIdx.x < kNativeWords) loads.word = *args.isv.at[threadIdx.x];
+  if (threadIdx.x < kNativeWords) loads.word = *SharedIsv::address(args.isv, threadIdx.x);
   if (threadIdx.x == 0) loads.record = *args.record;
   return loads;
 }
@@ -64,23 +68,32 @@ __device__ inline void store_finish(const FinishLoads& loads, FinishStorage& sto
   if (threadIdx.x == 0) storage.record = loads.record;
 }
 
-// `of_lane` is fold_lane of this thread's slots; store_finish and a __syncthreads lie behind. The block has at least as
-// many threads as slots are in use, or kFoldLanes: the rest of the tree adds zeros, which changes nothing.
-__device__ inline void finish_block(const FinishArgs& args, const qpi_record& of_lane, FinishStorage& storage) {
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
-  const int in_use = slots_in_use(args.rows);
-  if (in_use <= kWarp) {
+// The fixed tree over slots, `lanes` of it in use, then the end of the step. `of_lane(i)` is what lane i of the tree
+// holds. store_finish and a __syncthreads lie behind.
+template <class OfLane>
+__device__ inline void finish_block(const FinishArgs& args, const StepNumbers& numbers, int lanes,
+                                    FinishStorage& storage, OfLane of_lane) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  // The rest of the tree would add zeros, which changes nothing.
+  const auto fold_group = [&](int group) {
+    const int mine = group * kWarp + lane;
+    return fold_warp(mine < lanes ? of_lane(mine) : qpi_record{}, lanes < kWarp ? lanes : kWarp);
+  };
+  if (lanes <= kWarp) {
     if (warp == 0) {
-      const qpi_record total = fold_warp(of_lane, in_use);
-      if (lane == 0) finish(args, storage.isv.image(args.isv), storage.record, total);
+      const qpi_record total = fold_group(0);
+      if (lane == 0) finish(args, storage.isv.image(args.isv), numbers, storage.record, total);
     }
   } else {
-    const qpi_record warp_sum = fold_warp(of_lane, kWarp);
-    if (lane == 0) storage.of_warp[warp] = warp_sum;
+    const int groups = (lanes + kWarp - 1) / kWarp;
+    for (int group = warp; group < groups; group += blockDim.x / kWarp) {
+      const qpi_record sum = fold_group(group);
+      if (lane == 0) storage.of_group[group] = sum;
+    }
     __syncthreads();
     if (warp == 0) {
-      const qpi_record total = fold_warp(lane < warps ? storage.of_warp[lane] : qpi_record{}, warps);
-      if (lane == 0) finish(args, storage.isv.image(args.isv), storage.record, total);
+      const qpi_record total = fold_warp(lane < groups ? storage.of_group[lane] : qpi_record{}, groups);
+      if (lane == 0) finish(args, storage.isv.image(args.isv), numbers, storage.record, total);
     }
   }
   __syncthreads();

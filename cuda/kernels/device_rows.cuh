@@ -1,4 +1,4 @@
-// What the rows kernels share: element access, four lanes working on a row, and a tile's share of the statistic.
+// What the rows kernels share: element access, the lanes that work on a row together, and a slot of the statistic.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -19,11 +19,37 @@ __device__ inline void allow_finish_to_start() {
 #endif
 }
 
+template <int Value>
+struct IntConstant {
+  static constexpr int value = Value;
+};
+
+// item / divisor for 0 <= item < 2^21, with the reciprocal of the divisor at hand.
+__device__ inline int quotient(int item, float reciprocal) {
+  return static_cast<int>((static_cast<float>(item) + 0.5f) * reciprocal);
+}
+
 // ---- elements ----------------------------------------------------------------------------------------------------
 
 __device__ inline float to_float(float x) { return x; }
 __device__ inline float to_float(__half x) { return __half2float(x); }
 __device__ inline float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
+
+__device__ inline void store_float(float* to, float x) { *to = x; }
+__device__ inline void store_float(__half* to, float x) { *to = __float2half_rn(x); }
+__device__ inline void store_float(__nv_bfloat16* to, float x) { *to = __float2bfloat16_rn(x); }
+
+// Calls body(T{}) with the element type of a dtype, so that a loop is compiled once for each.
+template <class Body>
+__device__ inline void with_type(qpi_dtype dtype, Body body) {
+  if (dtype == QPI_FLOAT32) {
+    body(float{});
+  } else if (dtype == QPI_FLOAT16) {
+    body(__half{});
+  } else {
+    body(__nv_bfloat16{});
+  }
+}
 
 __device__ inline float load_element(const void* base, qpi_dtype dtype, int64_t i) {
   if (dtype == QPI_FLOAT32) return static_cast<const float*>(base)[i];
@@ -31,186 +57,191 @@ __device__ inline float load_element(const void* base, qpi_dtype dtype, int64_t 
   return to_float(static_cast<const __nv_bfloat16*>(base)[i]);
 }
 
-__device__ inline void store_element(void* base, qpi_dtype dtype, int64_t i, float x) {
-  if (dtype == QPI_FLOAT32) {
-    static_cast<float*>(base)[i] = x;
-  } else if (dtype == QPI_FLOAT16) {
-    static_cast<__half*>(base)[i] = __float2half_rn(x);
-  } else {
-    static_cast<__nv_bfloat16*>(base)[i] = __float2bfloat16_rn(x);
+// ---- atoms -------------------------------------------------------------------------------------------------------
+
+// The weights of an action's atoms on the GPU, relative to about the largest one: one rounding before the exponential,
+// which is the GPU's own (2 ulp). So the CPU, which has a polynomial, does not give the same bits; every kernel does.
+// Where the mean that they lead to is not finite, the general way of row_math.h has to be gone.
+struct AtomWeights {
+  float offset;
+
+  __device__ explicit AtomWeights(const AtomMaximum<float>& maximum) : offset(maximum.highest * kLog2e) {}
+  __device__ float operator()(float logit) const {
+    float weight;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(weight) : "f"(lane_fma(logit, kLog2e, -offset)));
+    return weight;
   }
+};
+
+// ---- lanes ---------------------------------------------------------------------------------------------------------
+
+template <class T>
+__device__ inline T shuffle(T x, int lanes) {
+  return __shfl_xor_sync(kFullWarp, x, lanes);
 }
-
-// ---- four lanes combine what each has (0 + 1) + (2 + 3) -----------------------------------------------------------
-
-__device__ inline float shuffle(float x, int lanes) { return __shfl_xor_sync(kFullWarp, x, lanes); }
-
 __device__ inline AtomMaximum<float> shuffle(const AtomMaximum<float>& m, int lanes) {
-  AtomMaximum<float> other;
-  other.highest = shuffle(m.highest, lanes);
-  return other;
+  return {shuffle(m.highest, lanes)};
 }
 __device__ inline AtomSums<float> shuffle(const AtomSums<float>& s, int lanes) {
   return {shuffle(s.mass, lanes), shuffle(s.value, lanes)};
 }
-// The flags are voted on by merge_four_lanes.
 __device__ inline ActionMaximum<float> shuffle(const ActionMaximum<float>& m, int lanes) {
-  ActionMaximum<float> other;
-  other.value = shuffle(m.value, lanes);
-  other.logit = shuffle(m.logit, lanes);
-  other.value_sum = shuffle(m.value_sum, lanes);
-  other.legal = shuffle(m.legal, lanes);
-  return other;
+  return {shuffle(m.value, lanes), shuffle(m.logit, lanes), shuffle(m.value_sum, lanes), shuffle(m.legal, lanes)};
 }
 __device__ inline ActionVariance<float> shuffle(const ActionVariance<float>& v, int lanes) {
-  ActionVariance<float> other;
-  other.squares = shuffle(v.squares, lanes);
-  return other;
+  return {shuffle(v.squares, lanes)};
 }
 __device__ inline ActionSums<float> shuffle(const ActionSums<float>& s, int lanes) {
-  ActionSums<float> other;
-  other.target_mass = shuffle(s.target_mass, lanes);
-  other.policy_mass = shuffle(s.policy_mass, lanes);
-  other.cross = shuffle(s.cross, lanes);
-  return other;
+  return {shuffle(s.target_mass, lanes), shuffle(s.policy_mass, lanes), shuffle(s.cross, lanes)};
+}
+__device__ inline LaneSum shuffle(const LaneSum& s, int lanes) {
+  return {shuffle(s.weighted_kl, lanes), shuffle(s.weight, lanes),  shuffle(s.weighted_variance, lanes),
+          shuffle(s.rows, lanes),        shuffle(s.skipped, lanes), shuffle(s.clipped, lanes),
+          shuffle(s.faults, lanes)};
 }
 
-__device__ inline bool four_lanes_all(bool mine) {
-  const unsigned votes = __ballot_sync(kFullWarp, mine);
-  const unsigned quad = 0xfu << (threadIdx.x % 32 / kPartials * kPartials);
-  return (votes & quad) == quad;
-}
-
+// Pairwise over lanes that are `first`, 2 * first, ... apart, `first` * 2^n = `end`. Every lane of the warp calls it.
 template <class Accumulator>
-__device__ void merge_four_lanes(Accumulator& mine) {
-  mine.merge(shuffle(mine, 1));
-  mine.merge(shuffle(mine, 2));
-}
-
-__device__ inline void merge_four_lanes(ActionMaximum<float>& mine) {
-  const bool usable = four_lanes_all(mine.usable), support_usable = four_lanes_all(mine.support_usable);
-  mine.merge(shuffle(mine, 1));
-  mine.merge(shuffle(mine, 2));
-  mine.usable = usable;
-  mine.support_usable = support_usable;
+__device__ inline void merge_lanes(Accumulator& mine, int first, int end) {
+  for (int lanes = first; lanes < end; lanes *= 2) mine.merge(shuffle(mine, lanes));
 }
 
 // ---- a row ---------------------------------------------------------------------------------------------------------
 
-// What the gradient of a row needs once its actions have been reduced.
-struct RowScales {
-  float gradient;  // lam * scale * weight; 0: nothing is added
-  float target;    // 1 / sum e^u
-  float policy;    // 1 / sum e^x'
+// The lanes of a warp that work on one row: one with all the partial sums, or as many as there are partial sums. Every
+// lane of the warp must make the same calls. Loops are not unrolled further: a small batch waits for its instructions.
+template <int Lanes>
+struct RowTeam {
+  static_assert(Lanes == 1 || Lanes == kPartials, "each lane has whole partial sums");
+  static constexpr int kMine = kPartials / Lanes;
+
+  template <class Body>
+  __device__ static void for_each(int actions, Body body) {
+    if constexpr (Lanes == 1) {
+#pragma unroll 1
+      for (int a = 0; a < actions; a += kPartials) {
+#pragma unroll
+        for (int k = 0; k < kPartials; ++k) {
+          if (k > 0 && a + k >= actions) break;
+          body(k, a + k);
+        }
+      }
+    } else {
+#pragma unroll 1
+      for (int a = threadIdx.x % kPartials; a < actions; a += kPartials) body(0, a);
+    }
+  }
+
+  template <class Accumulator>
+  __device__ static Accumulator merge(Accumulator (&partials)[kMine]) {
+    if constexpr (Lanes == 1) {
+      partials[0].merge(partials[1]);
+      partials[2].merge(partials[3]);
+      partials[0].merge(partials[2]);
+    } else {
+      merge_lanes(partials[0], 1, kPartials);
+    }
+    return partials[0];
+  }
 };
 
-// Four adjacent lanes work on a row; every lane of the warp must call these. values[a] and logits[a] hold expected
-// values and policy logits (-inf: illegal). Loops are not unrolled: they are short, and a small batch waits for its
-// instructions.
+// What a row's actions have in common. values[a] and logits[a] hold expected values and policy logits (-inf: illegal).
 struct RowShape {
   ActionMaximum<float> maximum;
   float variance;
   float sharpness;
 };
 
+template <int Lanes>
 __device__ inline RowShape measure_row(const float* values, const float* logits, int actions,
                                        const StepNumbers& numbers) {
-  const int lane = threadIdx.x % kPartials;
+  using Team = RowTeam<Lanes>;
   RowShape row;
-#pragma unroll 1
-  for (int a = lane; a < actions; a += kPartials) row.maximum.add(values[a], logits[a]);
-  merge_four_lanes(row.maximum);
-  const float inverse_legal = 1.0f / row.maximum.legal;
+  ActionMaximum<float> maximum[Team::kMine];
+  Team::for_each(actions, [&](int mine, int a) { maximum[mine].add(values[a], logits[a]); });
+  row.maximum = Team::merge(maximum);
+  const float inverse_legal = lane_reciprocal(row.maximum.legal);
   const float mean = row.maximum.value_sum * inverse_legal;
 
-  ActionVariance<float> squares;
-#pragma unroll 1
-  for (int a = lane; a < actions; a += kPartials) squares.add(values[a], logits[a], mean);
-  merge_four_lanes(squares);
-  row.variance = squares.squares * inverse_legal;
+  ActionVariance<float> squares[Team::kMine];
+  Team::for_each(actions, [&](int mine, int a) { squares[mine].add(values[a], logits[a], mean); });
+  row.variance = Team::merge(squares).squares * inverse_legal;
   row.sharpness = inverse_temperature(numbers.tau, value_std(row.variance, numbers.std, numbers.own_std));
   return row;
 }
 
+// What the gradient of a row needs once its actions have been reduced.
+struct RowScales {
+  float strength;  // lam * scale * weight; 0: nothing is added
+  float target;    // 1 / sum e^u
+  float policy;    // 1 / sum e^x'
+};
+
 __device__ inline RowShare close_row(const RowShape& row, const ActionSums<float>& sums, float weight,
                                      const StepNumbers& numbers, RowScales* scales) {
-  const RowStatus status = row_status(row.maximum.usable, row.maximum.legal > 0.0f, row.maximum.support_usable, weight,
-                                      numbers.gradient_scale);
-  scales->gradient = status == RowStatus::kCounted ? numbers.gradient_scale * weight : 0.0f;
-  scales->target = 1.0f / sums.target_mass;
-  scales->policy = 1.0f / sums.policy_mass;
+  const RowStatus status = row_status(row.maximum.usable(), row.maximum.legal > 0.0f, row.maximum.support_usable(),
+                                      weight, numbers.gradient_scale);
+  scales->strength = status == RowStatus::kCounted ? numbers.gradient_scale * weight : 0.0f;
+  scales->target = lane_reciprocal(sums.target_mass);
+  scales->policy = lane_reciprocal(sums.policy_mass);
   return row_share(status, weight, kl_divergence(sums, scales->target), row.variance, numbers.kl_row_max);
 }
 
-// Both, with the weights in between: on return values[a] and logits[a] hold the unnormalised target and policy.
-__device__ inline RowShare reduce_row(float* values, float* logits, int actions, float weight,
-                                      const StepNumbers& numbers, RowScales* scales) {
-  const RowShape row = measure_row(values, logits, actions, numbers);
-  ActionSums<float> sums;
-#pragma unroll 1
-  for (int a = threadIdx.x % kPartials; a < actions; a += kPartials) {
+// What is added to an element of the gradient; negative zero, which changes nothing, marks one to leave alone.
+constexpr uint32_t kUntouched = 0x80000000u;
+
+__device__ inline float step_of(const RowScales& scales, float target, float policy) {
+  const bool touched = scales.strength != 0.0f && policy >= 0.0f;
+  return touched ? gradient_step(scales.strength, policy, scales.policy, target, scales.target) : -0.0f;
+}
+
+// `before` is what the element holds; without `add` it is not looked at.
+template <class G>
+__device__ inline void store_step(G* to, float step, bool add, float before) {
+  if (!add) {
+    store_float(to, 0.0f + step);
+  } else if (lane_bits(step) != kUntouched) {
+    store_float(to, before + step);
+  }
+}
+
+// All of it: on return values[a] holds the step of the gradient.
+template <int Lanes>
+__device__ inline RowShare distill_row(float* values, float* logits, int actions, float weight,
+                                       const StepNumbers& numbers) {
+  using Team = RowTeam<Lanes>;
+  const RowShape row = measure_row<Lanes>(values, logits, actions, numbers);
+  ActionSums<float> partial[Team::kMine];
+  Team::for_each(actions, [&](int mine, int a) {
     const ActionWeights<float> w =
         weigh_action(values[a], logits[a], row.maximum.value, row.maximum.logit, row.sharpness);
-    sums.add(w);
+    partial[mine].add(w);
     values[a] = w.target;
-    logits[a] = w.policy;
-  }
-  merge_four_lanes(sums);
-  return close_row(row, sums, weight, numbers, scales);
+    logits[a] = is_legal(logits[a]) ? w.policy : -1.0f;  // a mark for step_of
+  });
+  RowScales scales;
+  const RowShare share = close_row(row, Team::merge(partial), weight, numbers, &scales);
+  Team::for_each(actions, [&](int, int a) { values[a] = step_of(scales, values[a], logits[a]); });
+  return share;
 }
 
-// The gradient of one action. `before()` reads what the buffer holds; it is called only where that matters.
-template <class Before>
-__device__ inline void update_gradient(const RowsArgs& args, int64_t i, const RowScales& scales, float target,
-                                       float policy, Before before) {
-  if (scales.gradient != 0.0f && policy >= 0.0f) {
-    const float step = policy_minus_target(policy, scales.policy, target, scales.target);
-    store_element(args.pi_grad, args.grad_dtype, i, lane_fma(scales.gradient, step, args.write ? 0.0f : before()));
-  } else if (args.write) {
-    store_element(args.pi_grad, args.grad_dtype, i, 0.0f);
-  }
+__device__ inline float weight_of(const RowsArgs& args, int64_t row) {
+  return args.row_weights == nullptr ? 1.0f : args.row_weights[row * args.weight_stride];
 }
 
-// ---- a tile --------------------------------------------------------------------------------------------------------
+__device__ inline bool is_allowed(const RowsArgs& args, int64_t row, int action) {
+  return args.legal_actions == nullptr ||
+         args.legal_actions[row * args.legal_stride[0] + action * args.legal_stride[1]] != 0;
+}
 
-// A warp's share of one slot: the sums of a tile are spread over three lanes, its counts are in all of them.
-struct TileSum {
-  double sum = 0.0;  // lane 0: weighted_kl, lane 1: weight, lane 2: weighted_variance
-  uint32_t rows = 0, skipped = 0, clipped = 0;
-  uint32_t faults = 0;
+// ---- a slot --------------------------------------------------------------------------------------------------------
 
-  // Eight rows, row i in the lanes i * stride .. ; with a stride of 1 they repeat every 8 lanes. Pairwise over the
-  // rows. `which` of the three sums this lane keeps. Every lane of the warp must call this.
-  __device__ void add_tile(const RowShare& row, int stride, int which, bool counts) {
-    double mine = row.sum(which);
-    for (int lanes = stride; lanes < kTileRows * stride; lanes *= 2) mine += __shfl_xor_sync(kFullWarp, mine, lanes);
-    sum += mine;
-    rows += __popc(__ballot_sync(kFullWarp, counts && row.counted));
-    skipped += __popc(__ballot_sync(kFullWarp, counts && row.skipped));
-    clipped += __popc(__ballot_sync(kFullWarp, counts && row.clipped));
-    for (const uint32_t bit : {QPI_FAULT_WEIGHT, QPI_FAULT_SUPPORT})
-      faults |= __any_sync(kFullWarp, (row.faults & bit) != 0) ? bit : 0;
+// Rows of a slot are `lanes_of_row` lanes apart; the first lane writes. Every lane of the warp calls it.
+__device__ inline void store_slot(StatSlot* slot, LaneSum sum, int tile_rows, int lanes_of_row) {
+  merge_lanes(sum, lanes_of_row, tile_rows * lanes_of_row);
+  if (threadIdx.x % kWarp == 0) {
+    *slot = {sum.weighted_kl, sum.weight, sum.weighted_variance, sum.rows, sum.skipped, sum.clipped, sum.faults};
   }
-
-  // Lanes 0 to 2 have the sums.
-  __device__ void store(StatSlot* slot, int lane) const {
-    if (lane == 0) {
-      slot->weighted_kl = sum;
-      slot->rows = rows;
-      slot->skipped = skipped;
-      slot->clipped = clipped;
-      slot->faults = faults;
-    } else if (lane == 1) {
-      slot->weight = sum;
-    } else if (lane == 2) {
-      slot->weighted_variance = sum;
-    }
-  }
-};
-
-// item / divisor for 0 <= item < 2^21, with the reciprocal of the divisor at hand.
-__device__ inline int quotient(int item, float reciprocal) {
-  return static_cast<int>((static_cast<float>(item) + 0.5f) * reciprocal);
 }
 
 }  // namespace qpi::gpu

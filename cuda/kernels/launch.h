@@ -7,22 +7,34 @@
 
 namespace qpi::gpu {
 
+// The block kernel's share of the work.
+struct BlockLaunch {
+  int rows;    // of a block: a tile or, in a whole step, two
+  bool whole;  // one cluster does the whole step; else the finish kernel has to follow
+};
+
 // How the rows kernel of one call is launched. The choice never changes the results.
 struct RowsLaunch {
   qpi_kernel kernel;
   int blocks;
   int threads;
   size_t shared_bytes;  // dynamic shared memory
+  int chunk_items;      // of the tile kernel: (row, action) pairs in one copy
+  BlockLaunch block;    // of the block kernel
 };
 
 // Load every kernel that a plan with this many atoms may use on the current device, and let those that want
 // it use `shared_bytes` of dynamic shared memory.
-int load_kernels(size_t shared_bytes, int64_t atoms);
+// With `large_clusters`, clusters of more than eight blocks too.
+int load_kernels(size_t shared_bytes, int64_t atoms, bool large_clusters);
 
 // Blocks of this launch that fit on one multiprocessor of the current device.
 int blocks_per_multiprocessor(const RowsLaunch& launch, qpi_dtype q_dtype, int64_t atoms, int* blocks);
 
-// The block kernel also does what `finish` says; after the others launch_finish has to.
+// Does the GPU have room for this launch as one cluster?
+int cluster_fits(const RowsLaunch& launch, qpi_dtype q_dtype, int64_t atoms, bool* fits);
+
+// Where `launch.block.whole` the kernel also does what `finish` says; else launch_finish has to.
 int launch_rows(const RowsArgs& args, const FinishArgs& finish, const RowsLaunch& launch, void* stream);
 
 // Was the finish kernel compiled to wait for the rows kernel itself?
@@ -43,11 +55,11 @@ int launch_seed_controller(float* isv, void* stream);
 
 // Shared memory of the kernels for packed arrays.
 struct TileShape {
-  unsigned actions, atoms;
+  unsigned actions, atoms, tile_rows;
   unsigned q_bytes, pi_bytes, grad_bytes;  // of one element; grad_bytes 0: no gradient is read
   bool shared_support;                     // one support for all actions
 };
-size_t tile_shared_bytes(const TileShape& shape, int warps);
-size_t block_shared_bytes(const TileShape& shape, int tiles);
+size_t tile_shared_bytes(const TileShape& shape, int warps, int chunk_items);
+size_t block_shared_bytes(const TileShape& shape, int rows);
 
 }  // namespace qpi::gpu

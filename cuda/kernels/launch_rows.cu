@@ -20,13 +20,18 @@ int load(const void* function) {
 
 }  // namespace
 
-int load_kernels(size_t shared_bytes, int64_t atoms) {
+int load_kernels(size_t shared_bytes, int64_t atoms, bool large_clusters) {
   for (const qpi_dtype dtype : {QPI_FLOAT32, QPI_FLOAT16, QPI_BFLOAT16}) {
     if (const int error = load(stream_kernel(dtype))) return error;
     for (const void* kernel : {tile_kernel(dtype, atoms), block_kernel(dtype, atoms)}) {
       if (const int error = load(kernel)) return error;
       if (const int error =
               cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)))
+        return error;
+    }
+    if (large_clusters) {
+      if (const int error =
+              cudaFuncSetAttribute(block_kernel(dtype, atoms), cudaFuncAttributeNonPortableClusterSizeAllowed, 1))
         return error;
     }
   }
@@ -45,10 +50,40 @@ int blocks_per_multiprocessor(const RowsLaunch& launch, qpi_dtype q_dtype, int64
 }
 
 int launch_rows(const RowsArgs& args, const FinishArgs& finish, const RowsLaunch& launch, void* stream) {
-  // The block kernel takes both, the others the first.
-  void* arguments[] = {const_cast<RowsArgs*>(&args), const_cast<FinishArgs*>(&finish)};
-  return cudaLaunchKernel(rows_kernel(launch.kernel, args.q_dtype, args.atoms), dim3(launch.blocks),
-                          dim3(launch.threads), arguments, launch.shared_bytes, static_cast<cudaStream_t>(stream));
+  void* rows = const_cast<RowsArgs*>(&args);
+  void* of_block[] = {rows, const_cast<FinishArgs*>(&finish), const_cast<BlockLaunch*>(&launch.block)};
+  void* of_tile[] = {rows, const_cast<int*>(&launch.chunk_items)};
+  void* of_stream[] = {rows};
+  void** arguments = launch.kernel == QPI_KERNEL_BLOCK  ? of_block
+                     : launch.kernel == QPI_KERNEL_TILE ? of_tile
+                                                        : of_stream;
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {static_cast<unsigned>(launch.blocks), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(launch.blocks);
+  config.blockDim = dim3(launch.threads);
+  config.dynamicSmemBytes = launch.shared_bytes;
+  config.stream = static_cast<cudaStream_t>(stream);
+  config.attrs = &cluster;
+  config.numAttrs = launch.block.whole && launch.blocks > 1 ? 1 : 0;
+  return cudaLaunchKernelExC(&config, rows_kernel(launch.kernel, args.q_dtype, args.atoms), arguments);
+}
+
+int cluster_fits(const RowsLaunch& launch, qpi_dtype q_dtype, int64_t atoms, bool* fits) {
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {static_cast<unsigned>(launch.blocks), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(launch.blocks);
+  config.blockDim = dim3(launch.threads);
+  config.dynamicSmemBytes = launch.shared_bytes;
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  int clusters = 0;
+  const int error = cudaOccupancyMaxActiveClusters(&clusters, rows_kernel(launch.kernel, q_dtype, atoms), &config);
+  *fits = clusters > 0;
+  return error;
 }
 
 }  // namespace qpi::gpu

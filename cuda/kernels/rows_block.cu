@@ -1,11 +1,13 @@
-// The whole step in one block, for packed batches of at most 64 rows: below that size a step is latency alone.
+// Rows kernel for packed batches that do not fill the GPU: there a step is latency alone.
 //
-// Each warp copies a tile to shared memory. One thread per (row, action) walks the atoms; four lanes find the extremes
-// of a row; one thread per (row, action) takes the exponentials; four lanes add them up. Then the first warp folds the
-// statistic and runs the law while the others write the gradient.
+// A block has a tile, or two. A thread per (row, action) walks the atoms in shared memory; then four lanes work on a
+// row in registers: target, policy, KL and gradient. Up to 16 blocks are one cluster, and its first block gathers what
+// the others add to the statistic and runs the law: the whole step in one launch. Larger grids write slots, for the
+// finish kernel.
 //
-// Bytes do not matter here; the chain of dependent steps does: one trip to memory, four barriers, about 600 dependent
-// instructions.
+// Bytes do not matter here; the chain of dependent steps does: one trip to memory, two or three barriers, about 600
+// dependent instructions.
+#include <cooperative_groups.h>
 #include <cuda_runtime.h>
 
 #include "device_finish.cuh"
@@ -17,149 +19,232 @@ namespace qpi::gpu {
 
 namespace {
 
-// What the threads of a row's actions need to know of the row.
-struct RowExtremes {
-  float value, logit, sharpness;
+constexpr int kMine = kBlockMaxActions / kPartials;  // actions of a lane
+constexpr int kOften = 3;                            // as many as it often has
+constexpr int kRowsOfWarp = kWarp / kPartials;
+constexpr int kMaxWarps = kBlockMaxRows / kRowsOfWarp;  // that have rows
+
+// What the rows of a warp add to the statistic.
+struct WarpSum {
+  double sum[3];  // weighted_kl, weight, weighted_variance
+  uint32_t rows, skipped, clipped, faults;
 };
+
+__device__ inline qpi_record record_of(const WarpSum& s) {
+  return {s.sum[0], s.sum[1], s.sum[2], s.rows, s.skipped, s.clipped, s.faults, 0};
+}
 
 // Byte offsets into dynamic shared memory; q is at 0.
 struct BlockLayout {
-  unsigned pi, grad, values, logits, differences, support, extremes, scales, slots, storage, barriers, total;
+  unsigned values, support, sums, storage, total;
 
-  __host__ __device__ BlockLayout(const TileShape& shape, unsigned tiles) {
-    const unsigned items = tiles * kTileRows * shape.actions;
-    pi = round_up_16(items * shape.atoms * shape.q_bytes);
-    grad = pi + round_up_16(items * shape.pi_bytes);
-    values = grad + round_up_16(items * shape.grad_bytes);
-    logits = values + round_up_16(items * 4);
-    differences = logits + round_up_16(items * 4);
-    support = differences + round_up_16(items * 4);
-    extremes = support + support_bytes(shape);
-    scales = extremes + round_up_16(tiles * kTileRows * sizeof(RowExtremes));
-    slots = scales + round_up_16(tiles * kTileRows * sizeof(RowScales));
-    storage = slots + round_up_16(tiles * sizeof(StatSlot));
-    barriers = storage + round_up_16(sizeof(FinishStorage));
-    total = barriers + round_up_16(tiles * 8);
+  __host__ __device__ BlockLayout(const TileShape& shape, unsigned rows) {
+    const unsigned items = rows * shape.actions;
+    values = round_up_16(items * shape.atoms * shape.q_bytes);
+    support = values + round_up_16(items * 4);
+    sums = support + support_bytes(shape);
+    storage = sums + round_up_16(kMaxClusterBlocks * kMaxWarps * sizeof(WarpSum));
+    total = storage + round_up_16(sizeof(FinishStorage));
   }
 };
 
+// Calls body(i) for each of a lane's actions, and for a few that may be absent, with as little between them as can be.
+template <class Body>
+__device__ inline void for_mine(int actions, Body body) {
+#pragma unroll
+  for (int i = 0; i < kOften; ++i) body(i);
+  if (actions > kOften * kPartials) {
+#pragma unroll
+    for (int i = kOften; i < kMine; ++i) body(i);
+  }
+}
+
+// One lane's share of a row: the actions lane, lane + kPartials, ... An absent one is as an illegal one is.
+struct RowPart {
+  float value[kMine];
+  float logit[kMine];
+
+  // Every lane of the warp calls it.
+  __device__ RowShare distill(int actions, float weight, const StepNumbers& numbers, float (&step)[kMine]) const {
+    RowShape row;
+    for_mine(actions, [&](int i) { row.maximum.add(value[i], logit[i]); });
+    merge_lanes(row.maximum, 1, kPartials);
+    const float inverse_legal = lane_reciprocal(row.maximum.legal);
+    const float mean = row.maximum.value_sum * inverse_legal;
+    ActionVariance<float> squares;
+    for_mine(actions, [&](int i) { squares.add(value[i], logit[i], mean); });
+    merge_lanes(squares, 1, kPartials);
+    row.variance = squares.squares * inverse_legal;
+    row.sharpness = inverse_temperature(numbers.tau, value_std(row.variance, numbers.std, numbers.own_std));
+
+    ActionWeights<float> weights[kMine];
+    ActionSums<float> sums;
+    for_mine(actions, [&](int i) {
+      weights[i] = weigh_action(value[i], logit[i], row.maximum.value, row.maximum.logit, row.sharpness);
+    });
+    for_mine(actions, [&](int i) { sums.add(weights[i]); });
+    merge_lanes(sums, 1, kPartials);
+    RowScales scales;
+    const RowShare share = close_row(row, sums, weight, numbers, &scales);
+    for_mine(actions, [&](int i) {
+      step[i] = step_of(scales, weights[i].target, is_legal(logit[i]) ? weights[i].policy : -1.0f);
+    });
+    return share;
+  }
+};
+
+// A warp's eight rows, pairwise. Each of a row's four lanes has its share and keeps one of the three sums.
+__device__ inline void add_up(const RowShare& row, WarpSum* to) {
+  const int lane = threadIdx.x % kPartials;
+  const double factor = lane == 0 ? row.kl : lane == 1 ? 1.0f : row.variance;
+  double sum = static_cast<double>(row.weight) * factor;
+  for (int lanes = kPartials; lanes < kWarp; lanes *= 2) sum += shuffle(sum, lanes);
+  const auto count = [&](bool of_row) {
+    return static_cast<uint32_t>(__popc(__ballot_sync(kFullWarp, lane == 0 && of_row)));
+  };
+  const uint32_t rows = count(row.counted), skipped = count(row.skipped), clipped = count(row.clipped);
+  uint32_t faults = 0;
+  for (const uint32_t bit : {QPI_FAULT_WEIGHT, QPI_FAULT_SUPPORT})
+    faults |= __any_sync(kFullWarp, (row.faults & bit) != 0) ? bit : 0;
+  if (threadIdx.x % kWarp < 3) to->sum[lane] = sum;
+  if (threadIdx.x % kWarp == 3) {
+    to->rows = rows;
+    to->skipped = skipped;
+    to->clipped = clipped;
+    to->faults = faults;
+  }
+}
+
+// Where a warp of this block leaves its sum: in the shared memory of the cluster's first block.
+__device__ inline WarpSum* sum_at_first(WarpSum* sums, int index) {
+#if __CUDA_ARCH__ >= 900
+  return cooperative_groups::this_cluster().map_shared_rank(sums, 0) + index;
+#else
+  return sums + index;  // one block
+#endif
+}
+__device__ inline void sync_cluster() {
+#if __CUDA_ARCH__ >= 900
+  cooperative_groups::this_cluster().sync();
+#else
+  __syncthreads();
+#endif
+}
+
 template <int Atoms, class Q>
 __global__ void __launch_bounds__(kBlockMaxThreads)
-    block_rows(const __grid_constant__ RowsArgs args, const __grid_constant__ FinishArgs finish) {
+    block_rows(const __grid_constant__ RowsArgs args, const __grid_constant__ FinishArgs finish,
+               const __grid_constant__ BlockLaunch launch) {
   extern __shared__ __align__(16) char shared[];
   const int actions = args.actions, atoms = args.atoms;
-  const int rows = static_cast<int>(args.rows), items = rows * actions;
-  const int tiles = static_cast<int>(tile_count(rows));
   const TileShape shape = tile_shape(args);
-  const BlockLayout at(shape, tiles);
+  const BlockLayout at(shape, launch.rows);
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * launch.rows, left = args.rows - first;
+  const int rows = static_cast<int>(left < launch.rows ? left : launch.rows);
+  const int items = rows * actions;
   float* values = reinterpret_cast<float*>(shared + at.values);
-  float* logits = reinterpret_cast<float*>(shared + at.logits);
-  float* differences = reinterpret_cast<float*>(shared + at.differences);
   float* support = reinterpret_cast<float*>(shared + at.support);
-  RowExtremes* extremes = reinterpret_cast<RowExtremes*>(shared + at.extremes);
-  RowScales* scales = reinterpret_cast<RowScales*>(shared + at.scales);
-  StatSlot* slots = reinterpret_cast<StatSlot*>(shared + at.slots);
+  WarpSum* sums = reinterpret_cast<WarpSum*>(shared + at.sums);
   FinishStorage& storage = *reinterpret_cast<FinishStorage*>(shared + at.storage);
   const int warp = threadIdx.x / kWarp;
+  const int row = threadIdx.x / kPartials, lane = threadIdx.x % kPartials;
+  const int row_warps = launch.rows / kRowsOfWarp;
+  const bool add = args.pi_grad != nullptr && !args.write;
+  const bool finishes = launch.whole && blockIdx.x == 0;
 
-  Staging staging;
-  if (warp < tiles) {
-    staging.init(reinterpret_cast<uint64_t*>(shared + at.barriers) + warp);
-    __syncwarp();
-    const int first = warp * kTileRows * actions;
-    const int left = items - first;
-    const unsigned mine = left < kTileRows * actions ? left : kTileRows * actions;
-    const unsigned row_bytes = atoms * sizeof(Q);
-    const void* from[] = {static_cast<const Q*>(args.q_logits) + first * atoms,
-                          static_cast<const char*>(args.pi_logits) + first * shape.pi_bytes,
-                          static_cast<const char*>(args.pi_grad) + first * shape.grad_bytes};
-    const unsigned bytes[] = {mine * row_bytes, mine * shape.pi_bytes, mine * shape.grad_bytes};
-    staging.fetch<3>(
-        whole_chunks(from[0], bytes[0]) && whole_chunks(from[1], bytes[1]) && whole_chunks(from[2], bytes[2]),
-        {shared + first * row_bytes, shared + at.pi + first * shape.pi_bytes,
-         shared + at.grad + first * shape.grad_bytes},
-        from, bytes);
-  }
-  // While these are on their way: everything else that is read, all of it before any of it is used.
+  if (!launch.whole) allow_finish_to_start();
+  // Everything that is read, all of it under way before any of it is used.
+  copy_by_block(shared, static_cast<const Q*>(args.q_logits) + first * actions * atoms, items * atoms * sizeof(Q));
   const StepInput input = load_step_input(IsvMemory{args.isv}, args.grad_scale);
-  const FinishLoads loads = load_finish(finish);
-  const float middle = support_middle(args.support[0], args.support[(atoms - 1) * args.support_stride[1]]);
-  stage_support(args, shape, middle, support);
-  store_finish(loads, storage);
-  const StepNumbers numbers = check_step_input(input, args.running_std, args.reduction_scale);
-  if (warp < tiles) staging.wait();
+  FinishLoads loads{};
+  if (finishes) loads = load_finish(finish);
+  RowPart part;
+  float before[kMine] = {};
+  float weight = 0.0f;
+  if (warp < row_warps) {
+    const int64_t of_row = (first + row) * actions;
+    const auto is_there = [&](int i) { return row < rows && lane + i * kPartials < actions; };
+    if (row < rows) weight = weight_of(args, first + row);
+    bool allowed[kMine];
+    for (int i = 0; i < kMine; ++i) allowed[i] = is_there(i) && is_allowed(args, first + row, lane + i * kPartials);
+    with_type(args.pi_dtype, [&](auto type) {
+      const auto* pi = static_cast<const decltype(type)*>(args.pi_logits) + of_row;
+      decltype(type) x[kMine];
+      for_mine(actions, [&](int i) { x[i] = pi[is_there(i) ? lane + i * kPartials : -of_row]; });
+      for_mine(actions, [&](int i) { part.logit[i] = to_float(x[i]); });
+    });
+    if (add) {
+      with_type(args.grad_dtype, [&](auto type) {
+        const auto* grad = static_cast<const decltype(type)*>(args.pi_grad) + of_row;
+        decltype(type) x[kMine];
+        for_mine(actions, [&](int i) { x[i] = grad[is_there(i) ? lane + i * kPartials : -of_row]; });
+        for_mine(actions, [&](int i) { before[i] = to_float(x[i]); });
+      });
+    }
+    for_mine(actions, [&](int i) { part.logit[i] = legal_logit(part.logit[i], allowed[i], args.illegal_below); });
+  }
+  stage_support(args, shape, support);
+  if (finishes) store_finish(loads, storage);
+  wait_for_copies();
   __syncthreads();
 
-  if (!numbers.halted) {
-    const float reciprocal = 1.0f / static_cast<float>(actions);
+  const float reciprocal = 1.0f / static_cast<float>(actions);
 #pragma unroll 1
-    for (int item = threadIdx.x; item < items; item += blockDim.x) {
-      const int row = quotient(item, reciprocal);
-      const int a = item - row * actions;
-      logits[item] = action_logit(args, row, a, shared + at.pi, item);
-      values[item] =
-          reduce_atoms<Atoms>(reinterpret_cast<const Q*>(shared) + item * atoms, support_of(support, shape, a), atoms);
-    }
-    __syncthreads();
+  for (int item = threadIdx.x; item < items; item += blockDim.x) {
+    const float* centred = support;
+    if (!shape.shared_support) centred += (item - quotient(item, reciprocal) * actions) * support_pitch(shape);
+    values[item] = reduce_short<Atoms>(reinterpret_cast<const Q*>(shared) + item * atoms, centred, atoms);
+  }
+  const StepNumbers numbers = check_step_input(input, args.running_std, args.reduction_scale);
+  __syncthreads();
 
-    // Four lanes a row; a warp has the eight rows of its tile.
-    const int row = threadIdx.x / kPartials, lane = threadIdx.x % kPartials;
-    const int row_actions = row < rows ? actions : 0;
-    RowShape of_row;
-    if (warp < tiles) {
-      of_row = measure_row(values + row * actions, logits + row * actions, row_actions, numbers);
-      if (lane == 0) extremes[row] = {of_row.maximum.value, of_row.maximum.logit, of_row.sharpness};
-    }
-    __syncthreads();
-
-#pragma unroll 1
-    for (int item = threadIdx.x; item < items; item += blockDim.x) {
-      const RowExtremes e = extremes[quotient(item, reciprocal)];
-      const ActionWeights<float> w = weigh_action(values[item], logits[item], e.value, e.logit, e.sharpness);
-      values[item] = w.target;
-      logits[item] = w.policy;
-      differences[item] = w.difference;
-    }
-    __syncthreads();
-
-    if (warp < tiles) {
-      ActionSums<float> sums;
-#pragma unroll 1
-      for (int a = lane; a < row_actions; a += kPartials) {
-        const int item = row * actions + a;
-        sums.add({values[item], logits[item], differences[item]});
-      }
-      merge_four_lanes(sums);
-      float weight = 0.0f;
-      if (row < rows) weight = args.row_weights == nullptr ? 1.0f : args.row_weights[row * args.weight_stride];
-      RowScales row_scales;
-      RowShare share = close_row(of_row, sums, weight, numbers, &row_scales);
-      if (args.row0 && row != 0) share = out_of_statistic(share);
-      if (lane == 0) scales[row] = row_scales;
-      TileSum tile;
-      tile.add_tile(share, kPartials, lane, lane == 0);
-      if (threadIdx.x % kWarp < kPartials) tile.store(slots + warp, lane);
-    }
-    __syncthreads();
-
-    // The first warp has the end of the step to do; there are at least two.
-    if (args.pi_grad != nullptr && warp > 0) {
-#pragma unroll 1
-      for (int item = threadIdx.x - kWarp; item < items; item += blockDim.x - kWarp) {
-        update_gradient(args, item, scales[quotient(item, reciprocal)], values[item], logits[item],
-                        [&] { return load_element(shared + at.grad, args.grad_dtype, item); });
-      }
+  if (warp < row_warps && !numbers.halted) {
+    for_mine(actions, [&](int i) {
+      const int a = lane + i * kPartials;
+      part.value[i] = row < rows && a < actions ? values[row * actions + a] : 0.0f;
+    });
+    float step[kMine];
+    RowShare share = part.distill(actions, weight, numbers, step);
+    if (args.row0 && first + row != 0) share = out_of_statistic(share);
+    add_up(share, launch.whole ? sum_at_first(sums, blockIdx.x * row_warps + warp) : sums + warp);
+    if (args.pi_grad != nullptr) {
+      with_type(args.grad_dtype, [&](auto type) {
+        auto* to = static_cast<decltype(type)*>(args.pi_grad) + (first + row) * actions;
+        for_mine(actions, [&](int i) {
+          const int a = lane + i * kPartials;
+          if (row < rows && a < actions) store_step(to + a, step[i], add, before[i]);
+        });
+      });
     }
   }
-  // Only warp 0 has slots to fold, and it passed the barrier after they were written.
-  finish_block(finish, fold_lane(slots, numbers.halted ? 0 : tiles, threadIdx.x), storage);
+
+  if (!launch.whole) {
+    // A block is a tile here.
+    __syncthreads();
+    if (threadIdx.x < kWarp && !numbers.halted) {
+      const qpi_record sum =
+          fold_warp(threadIdx.x < row_warps ? record_of(sums[threadIdx.x]) : qpi_record{}, row_warps);
+      if (threadIdx.x == 0) {
+        args.slots[blockIdx.x] = {sum.weighted_kl,
+                                  sum.weight,
+                                  sum.weighted_variance,
+                                  static_cast<uint32_t>(sum.rows),
+                                  static_cast<uint32_t>(sum.skipped),
+                                  static_cast<uint32_t>(sum.clipped),
+                                  sum.faults};
+      }
+    }
+    return;
+  }
+  // Also of a step that is halted: the first block changes the state only when every other has read it.
+  sync_cluster();
+  if (blockIdx.x == 0)
+    finish_block(finish, numbers, gridDim.x * row_warps, storage, [&](int i) { return record_of(sums[i]); });
 }
 
 }  // namespace
 
-size_t block_shared_bytes(const TileShape& shape, int tiles) {
-  return BlockLayout(shape, static_cast<unsigned>(tiles)).total;
-}
+size_t block_shared_bytes(const TileShape& shape, int rows) { return BlockLayout(shape, rows).total; }
 
 const void* block_kernel(qpi_dtype q_dtype, int64_t atoms) {
   switch (q_dtype) {

@@ -7,8 +7,10 @@
 namespace qpi::gpu {
 
 constexpr int kStreamThreads = 256;
-constexpr int kBlockMaxTiles = 8;  // of the block kernel: 64 rows
 constexpr int kBlockMaxThreads = 704;
+constexpr int kBlockMaxActions = 20;
+constexpr int kBlockMaxRows = 64;
+constexpr int kMaxClusterBlocks = 16;
 
 const void* stream_kernel(qpi_dtype q_dtype);
 const void* tile_kernel(qpi_dtype q_dtype, int64_t atoms);

@@ -1,10 +1,10 @@
 // Rows kernel for any shape, stride and alignment: the reference that faster kernels are compared with.
 //
-// A block takes one tile of 8 rows at a time and as many of its rows together as fit in shared memory. Four lanes walk
-// the atoms of an action straight from global memory, twice (maximum, then sums); four lanes then reduce the actions of
-// a row in shared memory; all threads write the gradient.
+// A block takes one tile at a time, and as many of its rows together as fit in shared memory. Four lanes (eight, where
+// the atoms are many) walk the atoms of an action straight from global memory, in as many passes as the formulas have.
+// Four lanes then reduce the actions of a row in shared memory, and all threads write the gradient.
 //
-// Bytes: every input once from DRAM, q_logits a second time from L1/L2. It is bound by latency, not by bandwidth.
+// Bytes: every input once from DRAM, q_logits again from L1/L2. It is bound by latency, not by bandwidth.
 #include <cuda_runtime.h>
 
 #include "device_rows.cuh"
@@ -14,124 +14,128 @@ namespace qpi::gpu {
 
 namespace {
 
-constexpr int kItems = QPI_MAX_ACTIONS;  // (row, action) pairs in shared memory
-constexpr int kLanesOfAction = kPartials;
+constexpr int kItems = QPI_MAX_ACTIONS;           // (row, action) pairs in shared memory
+constexpr int kRowsTogether = kWarp / kPartials;  // what one warp reduces
+constexpr int kSlotLanes = kMaxTileRows;          // a lane for each row of a tile
+
+// The expected value of one action by `Lanes` adjacent lanes; the number of loops differs between them, the calls that
+// need every lane do not. Partial sums as in row_math.h.
+template <int Lanes, class Q>
+__device__ inline float walk_atoms(const RowsArgs& args, const Q* q, const float* support, float middle, bool legal) {
+  const int lane = threadIdx.x % Lanes;
+  const int64_t q_step = args.q_stride[2], support_step = args.support_stride[1];
+  const int atoms = legal ? args.atoms : 0;
+  const auto for_each = [&](auto body) {
+    if constexpr (Lanes == kPartials) {
+      for (int z = lane; z < atoms; z += kPartials) body(z);
+    } else {
+      for (int z = 2 * lane; z < atoms; z += 2 * kLongPartials) {
+        body(z);
+        if (z + 1 < atoms) body(z + 1);
+      }
+    }
+  };
+  const auto logit = [&](int z) { return to_float(q[z * q_step]); };
+  const auto mean_of = [&](auto weight) {
+    AtomSums<float> sums;
+    for_each([&](int z) { sums.add(weight(logit(z)), support[z * support_step] - middle); });
+    merge_lanes(sums, 1, Lanes);
+    return sums.mean();
+  };
+  AtomMaximum<float> maximum;
+  for_each([&](int z) { maximum.add(logit(z)); });
+  merge_lanes(maximum, 1, Lanes);
+  const float mean = mean_of(AtomWeights(maximum));
+  const float any = marked_value(maximum, mean_of([&](float x) { return maximum.weight(x); }));
+  return is_finite(mean) ? mean : any;
+}
 
 template <class Q>
 __global__ void __launch_bounds__(kStreamThreads) stream_rows(const __grid_constant__ RowsArgs args) {
   __shared__ float values[kItems];
   __shared__ float logits[kItems];
-  __shared__ RowScales scales[kTileRows];
-  __shared__ RowShare shares[kTileRows];
+  __shared__ RowShare shares[kSlotLanes];
 
   allow_finish_to_start();
   const StepNumbers numbers =
       check_step_input(load_step_input(IsvMemory{args.isv}, args.grad_scale), args.running_std, args.reduction_scale);
   if (numbers.halted) return;
 
-  const int actions = args.actions, atoms = args.atoms;
+  const int actions = args.actions, tile_rows = args.tile_rows;
   const float reciprocal = 1.0f / static_cast<float>(actions);
-  int rows_at_once = kTileRows;
-  while (rows_at_once > 1 && rows_at_once * actions > kItems) rows_at_once /= 2;
+  int together = tile_rows < kRowsTogether ? tile_rows : kRowsTogether;
+  while (together > 1 && together * actions > kItems) together /= 2;
 
-  const float middle = support_middle(args.support[0], args.support[(atoms - 1) * args.support_stride[1]]);
-  const int64_t tiles = tile_count(args.rows);
-  const int in_use = slots_in_use(args.rows);
+  const float middle = support_middle(args.support[0], args.support[(args.atoms - 1) * args.support_stride[1]]);
+  const int64_t tiles = tile_count(args.rows, tile_rows);
+  const int in_use = slots_in_use(args.rows, tile_rows);
 
   for (int slot = blockIdx.x; slot < in_use; slot += gridDim.x) {
-    TileSum slot_sum;
+    LaneSum slot_sum;  // of the first warp: lane r has row r of each tile
     for (int64_t tile = slot; tile < tiles; tile += kStatSlots) {
-      for (int chunk = 0; chunk < kTileRows; chunk += rows_at_once) {
-        const int64_t first = tile * kTileRows + chunk;
-
-        // Expected values: four lanes an action. The loop count is the same for every lane, the shuffles need them all.
-        const int items = rows_at_once * actions;
-        constexpr int kGroups = kStreamThreads / kLanesOfAction;
-        for (int base = 0; base < items; base += kGroups) {
-          const int item = base + static_cast<int>(threadIdx.x) / kLanesOfAction;
-          const int lane = threadIdx.x % kLanesOfAction;
-          const int row_of_item = quotient(item, reciprocal);
-          const int64_t row = first + row_of_item;
-          const int a = item - row_of_item * actions;
-
-          float x = -kInfinity;
-          const bool there = item < items && row < args.rows &&
-                             (args.row_weights == nullptr || args.row_weights[row * args.weight_stride] != 0.0f);
-          if (there) {
-            const bool allowed = args.legal_actions == nullptr ||
-                                 args.legal_actions[row * args.legal_stride[0] + a * args.legal_stride[1]] != 0;
-            if (allowed) {
-              x = legal_logit(
-                  load_element(args.pi_logits, args.pi_dtype, row * args.pi_stride[0] + a * args.pi_stride[1]), true,
-                  args.illegal_below);
+      for (int part = 0; part < tile_rows; part += together) {
+        const int64_t first = tile * tile_rows + part;
+        const int items = together * actions;
+        const auto walk = [&](auto lanes_of_action) {
+          constexpr int kLanes = decltype(lanes_of_action)::value;
+          // Every lane makes every turn: the shuffles need them all.
+          for (int base = 0; base < items; base += kStreamThreads / kLanes) {
+            const int item = base + static_cast<int>(threadIdx.x) / kLanes;
+            const int row_of_item = quotient(item, reciprocal);
+            const int64_t row = first + row_of_item;
+            const int a = item - row_of_item * actions;
+            float x = -kInfinity;
+            if (item < items && row < args.rows && weight_of(args, row) != 0.0f && is_allowed(args, row, a)) {
+              x = load_element(args.pi_logits, args.pi_dtype, row * args.pi_stride[0] + a * args.pi_stride[1]);
+              x = legal_logit(x, true, args.illegal_below);
+            }
+            const bool legal = is_legal(x);
+            const Q* q =
+                static_cast<const Q*>(args.q_logits) + (legal ? row * args.q_stride[0] + a * args.q_stride[1] : 0);
+            const float* support = args.support + (legal ? a * args.support_stride[0] : 0);
+            const float value = walk_atoms<kLanes>(args, q, support, middle, legal);
+            if (item < items && threadIdx.x % kLanes == 0) {
+              values[item] = value;
+              logits[item] = x;
             }
           }
-          const bool legal = is_legal(x);
-          const Q* q =
-              static_cast<const Q*>(args.q_logits) + (legal ? row * args.q_stride[0] + a * args.q_stride[1] : 0);
-          const float* support = args.support + (legal ? a * args.support_stride[0] : 0);
-
-          AtomMaximum<float> maximum;
-          if (legal) {
-            for (int z = lane; z < atoms; z += kPartials) maximum.add(to_float(q[z * args.q_stride[2]]));
-          }
-          merge_four_lanes(maximum);
-          AtomSums<float> sums;
-          if (legal) {
-            for (int z = lane; z < atoms; z += kPartials) {
-              sums.add(to_float(q[z * args.q_stride[2]]), maximum.highest,
-                       support[z * args.support_stride[1]] - middle);
-            }
-          }
-          merge_four_lanes(sums);
-          if (item < items && lane == 0) {
-            values[item] = expected_value(maximum, sums);
-            logits[item] = x;
-          }
+        };
+        if (args.atoms <= kShortAtoms) {
+          walk(IntConstant<kPartials>{});
+        } else {
+          walk(IntConstant<kLongPartials>{});
         }
         __syncthreads();
 
-        // The actions of a row: one warp, four lanes a row. Lanes without a row repeat an absent one.
-        if (threadIdx.x < warpSize) {
+        if (threadIdx.x < kWarp) {
           const int local = threadIdx.x / kPartials;
-          const bool mine = local < rows_at_once && first + local < args.rows;
-          float weight = 0.0f;
-          if (mine)
-            weight = args.row_weights == nullptr ? 1.0f : args.row_weights[(first + local) * args.weight_stride];
-          RowScales row_scales;
-          const int row_actions = local < rows_at_once ? actions : 0;
-          RowShare share =
-              reduce_row(values + local * actions, logits + local * actions, row_actions, weight, numbers, &row_scales);
+          const bool there = local < together && first + local < args.rows;
+          const float weight = there ? weight_of(args, first + local) : 0.0f;
+          RowShare share = distill_row<kPartials>(values + local * actions, logits + local * actions,
+                                                  there ? actions : 0, weight, numbers);
           if (args.row0 && first + local != 0) share = out_of_statistic(share);
-          if (local < rows_at_once && threadIdx.x % kPartials == 0) {
-            scales[local] = row_scales;
-            shares[chunk + local] = share;
-          }
+          if (local < together && threadIdx.x % kPartials == 0) shares[part + local] = share;
         }
         __syncthreads();
 
         if (args.pi_grad != nullptr) {
-          for (int item = threadIdx.x; item < items; item += kStreamThreads) {
-            const int row_of_item = quotient(item, reciprocal);
-            const int64_t row = first + row_of_item;
-            const int a = item - row_of_item * actions;
-            if (row < args.rows) {
-              const int64_t i = row * args.grad_stride[0] + a * args.grad_stride[1];
-              update_gradient(args, i, scales[row_of_item], values[item], logits[item],
-                              [&] { return load_element(args.pi_grad, args.grad_dtype, i); });
+          with_type(args.grad_dtype, [&](auto type) {
+            using G = decltype(type);
+            for (int item = threadIdx.x; item < items; item += kStreamThreads) {
+              const int row_of_item = quotient(item, reciprocal);
+              const int64_t row = first + row_of_item;
+              if (row >= args.rows) continue;
+              const int a = item - row_of_item * actions;
+              G* to = static_cast<G*>(args.pi_grad) + row * args.grad_stride[0] + a * args.grad_stride[1];
+              store_step(to, values[item], !args.write, args.write ? 0.0f : to_float(*to));
             }
-          }
+          });
         }
         __syncthreads();
       }
-      // Lane i has row i mod 8; every group of eight lanes keeps one of the three sums.
-      if (threadIdx.x < warpSize) {
-        const int which = threadIdx.x / kTileRows;
-        slot_sum.add_tile(shares[threadIdx.x % kTileRows], 1, which, which == 0);
-      }
+      if (threadIdx.x < tile_rows) slot_sum.add(shares[threadIdx.x]);
     }
-    if (threadIdx.x < warpSize && threadIdx.x % kTileRows == 0)
-      slot_sum.store(args.slots + slot, threadIdx.x / kTileRows);
+    if (threadIdx.x < kWarp) store_slot(args.slots + slot, slot_sum, tile_rows, 1);
   }
 }
 

@@ -1,12 +1,13 @@
-// Rows kernel for packed arrays whose tiles fit in shared memory: one warp, one tile of 8 rows, no block barrier.
+// Rows kernel for packed arrays: one warp, one tile of rows at a time, no block barrier. For batches that keep the GPU
+// busy.
 //
-// The tile's q_logits, policy logits and gradient are three contiguous pieces of memory. They are copied to the warp's
-// own shared memory, those of the next tile as soon as this tile's have been read. Then a lane walks the atoms of a
-// (row, action) pair; four lanes reduce the actions of a row; and all lanes write the gradient.
+// A tile's (row, action) pairs are items, and their q_logits one contiguous piece of memory. It is copied in chunks to
+// two buffers in the warp's own shared memory, each refilled as soon as it has been read. Then a lane (or eight, where
+// the atoms are many) walks the atoms of an item; a lane (or four, where tiles are small) reduces the actions of a row;
+// and all lanes write the gradient.
 //
-// Per row of 11 actions and 21 atoms in float32: 924 + 44 bytes read, 44 read and written, 231 + 22 exponentials. An
-// atom takes about 20 instructions, so that instructions bound it, not bytes: 300 a row and warp where 227 would be the
-// roof of an H200 at its copy rate.
+// Per row of 11 actions and 21 atoms in float32: 924 + 44 bytes read, 44 read and written; 231 + 22 exponentials. An
+// H200 at its copy rate has time for 230 warp instructions a row; an atom takes 6, a row about 120.
 #include <cuda_runtime.h>
 
 #include "device_rows.cuh"
@@ -19,31 +20,42 @@ namespace qpi::gpu {
 
 namespace {
 
-// Byte offsets into a warp's shared memory. The gradient has two buffers, because it is needed to the end; q is at 0.
-struct TileLayout {
-  unsigned pi, grad, grad_size;
-  unsigned values, logits, barriers, total;
+constexpr int kChunkBuffers = 2;
+constexpr int kSide = kChunkBuffers;  // the buffer of policy logits and gradient
 
-  __host__ __device__ explicit TileLayout(const TileShape& shape) {
-    const unsigned items = static_cast<unsigned>(kTileRows * shape.actions);
-    pi = round_up_16(items * static_cast<unsigned>(shape.atoms * shape.q_bytes));
-    grad = pi + round_up_16(items * static_cast<unsigned>(shape.pi_bytes));
-    grad_size = round_up_16(items * static_cast<unsigned>(shape.grad_bytes));
-    values = grad + 2 * grad_size;
-    logits = values + round_up_16(items * 4);
-    barriers = logits + round_up_16(items * 4);
-    total = barriers + 16;
+// Byte offsets into a warp's shared memory; the chunks are at 0.
+struct TileLayout {
+  unsigned chunk, logits, grad, values, barriers, total;
+
+  __host__ __device__ TileLayout(const TileShape& shape, unsigned chunk_items) {
+    const unsigned items = shape.tile_rows * shape.actions;
+    chunk = round_up_16(chunk_items * shape.atoms * shape.q_bytes);
+    logits = kChunkBuffers * chunk;
+    grad = logits + round_up_16(staged_pi(shape) + items * shape.pi_bytes);
+    values = grad + round_up_16(items * shape.grad_bytes);
+    barriers = values + round_up_16(items * 4);
+    total = barriers + round_up_16(8 * (kChunkBuffers + 1));
+  }
+
+  // Half-precision logits go to the upper half of their buffer: they are widened in place.
+  __host__ __device__ static unsigned staged_pi(const TileShape& shape) {
+    return round_up_16(shape.tile_rows * shape.actions * (4 - shape.pi_bytes));
   }
 };
 
-// A warp's tiles, in the order it takes them: those of one slot after the other.
+// A warp's tiles, in the order it takes them: those of one slot after the other. Slots are dealt out over the blocks
+// first, so that every multiprocessor gets as many long ones as any other.
 struct TileWalk {
   int64_t tiles;
   int64_t tile;
   int slot, slots, step;
 
-  __device__ TileWalk(int64_t rows, int first, int warps)
-      : tiles(tile_count(rows)), tile(first), slot(first), slots(slots_in_use(rows)), step(warps) {}
+  __device__ TileWalk(int64_t rows, int tile_rows, int first, int warps)
+      : tiles(tile_count(rows, tile_rows)),
+        tile(first),
+        slot(first),
+        slots(slots_in_use(rows, tile_rows)),
+        step(warps) {}
 
   __device__ bool done() const { return slot >= slots; }
   __device__ bool last_of_slot() const { return tile + kStatSlots >= tiles; }
@@ -58,139 +70,200 @@ struct TileWalk {
 };
 
 template <int Atoms, class Q>
-__global__ void __maxnreg__(80) tile_rows(const __grid_constant__ RowsArgs args) {
+__global__ void __maxnreg__(sizeof(Q) == 4 || Atoms == 51 ? 168 : 80)
+    tile_rows(const __grid_constant__ RowsArgs args, const __grid_constant__ int chunk_items) {
   extern __shared__ __align__(16) char shared[];
   const int actions = args.actions, atoms = args.atoms;
   const TileShape shape = tile_shape(args);
   const bool read_grad = shape.grad_bytes != 0;
-  const TileLayout at(shape);
+  const TileLayout at(shape, chunk_items);
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   float* support = reinterpret_cast<float*>(shared);
   char* mine = shared + support_bytes(shape) + warp * at.total;
   float* values = reinterpret_cast<float*>(mine + at.values);
   float* logits = reinterpret_cast<float*>(mine + at.logits);
 
-  const int warps = blockDim.x / kWarp;
-  TileWalk now(args.rows, blockIdx.x * warps + warp, gridDim.x * warps);
-  const unsigned tile_items = kTileRows * shape.actions;
-  const int64_t full_tiles = args.rows / kTileRows;
+  TileWalk now(args.rows, args.tile_rows, warp * gridDim.x + blockIdx.x, gridDim.x * blockDim.x / kWarp);
+  const unsigned tile_items = shape.tile_rows * shape.actions;
+  const int64_t full_tiles = args.rows / args.tile_rows;
   const auto items_of = [&](int64_t tile) {
-    return tile < full_tiles ? tile_items : static_cast<unsigned>(args.rows - tile * kTileRows) * shape.actions;
+    return static_cast<int>(tile < full_tiles ? tile_items : (args.rows - tile * args.tile_rows) * actions);
   };
-  // A full tile is a multiple of 16 bytes, so the start of the arrays decides.
-  const bool aligned = whole_chunks(args.q_logits, 16) && whole_chunks(args.pi_logits, 16) &&
-                       (!read_grad || whole_chunks(args.pi_grad, 16));
-  Staging logit_staging, grad_staging;
-  const auto fetch_logits = [&](int64_t tile) {
-    const int64_t first = tile * tile_items;
+
+  Ring ring;
+  // The chunk to fetch next: where it is, and how many items its tile still has from there on.
+  const unsigned item_bytes = atoms * sizeof(Q);
+  TileWalk ahead = now;
+  const char* ahead_q = nullptr;
+  int ahead_items = 0;
+  const auto look_ahead = [&] {
+    if (ahead.done()) return;
+    ahead_q = static_cast<const char*>(args.q_logits) + ahead.tile * tile_items * item_bytes;
+    ahead_items = items_of(ahead.tile);
+  };
+  const auto fetch_chunk = [&](int buffer) {
+    if (ahead_items == 0) return;
+    const int here = ahead_items < chunk_items ? ahead_items : chunk_items;
+    const unsigned bytes = here * item_bytes;
+    ring.fetch<1>(buffer, whole_chunks(ahead_q, bytes), false, {mine + buffer * at.chunk}, {ahead_q}, {bytes});
+    ahead_q += bytes;
+    ahead_items -= here;
+    if (ahead_items == 0) {
+      ahead.next();
+      look_ahead();
+    }
+  };
+  char* staged_pi = mine + at.logits + TileLayout::staged_pi(shape);
+  const auto fetch_side = [&](int64_t tile) {
     const unsigned items = items_of(tile);
-    logit_staging.fetch<2>(aligned && tile < full_tiles, {mine, mine + at.pi},
-                           {static_cast<const Q*>(args.q_logits) + first * shape.atoms,
-                            static_cast<const char*>(args.pi_logits) + first * shape.pi_bytes},
-                           {items * shape.atoms * static_cast<unsigned>(sizeof(Q)), items * shape.pi_bytes});
-  };
-  const auto fetch_grad = [&](int64_t tile, int buffer) {
-    grad_staging.fetch<1>(aligned && tile < full_tiles, {mine + at.grad + buffer * at.grad_size},
-                          {static_cast<const char*>(args.pi_grad) + tile * tile_items * shape.grad_bytes},
-                          {items_of(tile) * shape.grad_bytes});
+    const char* pi = static_cast<const char*>(args.pi_logits) + tile * tile_items * shape.pi_bytes;
+    const char* grad = static_cast<const char*>(args.pi_grad) + tile * tile_items * shape.grad_bytes;
+    const unsigned pi_bytes = items * shape.pi_bytes, grad_bytes = items * shape.grad_bytes;
+    ring.fetch<2>(kSide, whole_chunks(pi, pi_bytes) && whole_chunks(grad, grad_bytes), true,
+                  {staged_pi, mine + at.grad}, {pi, grad}, {pi_bytes, grad_bytes});
   };
 
   allow_finish_to_start();
-  uint64_t* barriers = reinterpret_cast<uint64_t*>(mine + at.barriers);
-  logit_staging.init(barriers);
-  grad_staging.init(barriers + 1);
+  ring.init(reinterpret_cast<uint64_t*>(mine + at.barriers), kChunkBuffers + 1);
   __syncwarp();
-  if (!now.done()) {
-    fetch_logits(now.tile);
-    if (read_grad) fetch_grad(now.tile, 0);
-  }
+  look_ahead();
+  int fetched = 0;
+  for (; fetched < kChunkBuffers && ahead_items > 0; ++fetched) fetch_chunk(fetched);
+  if (!now.done()) fetch_side(now.tile);
   // While these are on their way: the ISV and the support.
-  const StepInput input = load_step_input(IsvMemory{args.isv}, args.grad_scale);
-  const float middle = support_middle(args.support[0], args.support[(atoms - 1) * args.support_stride[1]]);
-  stage_support(args, shape, middle, support);
+  const StepNumbers numbers =
+      check_step_input(load_step_input(IsvMemory{args.isv}, args.grad_scale), args.running_std, args.reduction_scale);
+  stage_support(args, shape, support);
   __syncthreads();
+  if (numbers.halted) {  // not before what was asked for has come
+    for (int buffer = 0; buffer < fetched; ++buffer) ring.wait(buffer);
+    if (fetched > 0) ring.wait(kSide);
+    return;
+  }
 
-  const StepNumbers numbers = check_step_input(input, args.running_std, args.reduction_scale);
   const float reciprocal = 1.0f / static_cast<float>(actions);
-  TileSum slot_sum;
+  const int lanes_of_row = shape.tile_rows <= kWarp / kPartials ? kPartials : 1;
+  const bool plain_logits =
+      args.pi_dtype == QPI_FLOAT32 && args.legal_actions == nullptr && args.illegal_below == -kInfinity;
+  LaneSum slot_sum;
 
-  for (int buffer = 0; !now.done(); buffer ^= 1) {
-    TileWalk following = now;
-    following.next();
-    logit_staging.wait();
-    if (read_grad) grad_staging.wait();
-    __syncwarp();
-    if (numbers.halted) break;  // not before what was asked for has come
-
-    const int64_t first = now.tile * kTileRows;
+  for (int buffer = 0; !now.done(); now.next()) {
+    const int64_t first = now.tile * args.tile_rows;
     const int items = items_of(now.tile);
+    const int local = lane / lanes_of_row;
+    const bool there = local < args.tile_rows && first + local < args.rows;
+    const float weight = there ? weight_of(args, first + local) : 0.0f;
+
+    for (int base = 0; base < items; base += chunk_items) {
+      ring.wait(buffer);
+      __syncwarp();
+      const Q* q = reinterpret_cast<const Q*>(mine + buffer * at.chunk);
+      const int here = items - base < chunk_items ? items - base : chunk_items;
+      const auto support_at = [&](int item) {
+        if (shape.shared_support) return support;
+        return support + (item - quotient(item, reciprocal) * actions) * support_pitch(shape);
+      };
+      if (Atoms > 0 || atoms <= kShortAtoms) {
 #pragma unroll 1
-    for (int item = lane; item < items; item += kWarp) {
-      const int row_of_item = quotient(item, reciprocal);
-      const int a = item - row_of_item * actions;
-      logits[item] = action_logit(args, first + row_of_item, a, mine + at.pi, item);
-      values[item] =
-          reduce_atoms<Atoms>(reinterpret_cast<const Q*>(mine) + item * atoms, support_of(support, shape, a), atoms);
-    }
-    __syncwarp();
-    if (!following.done()) {
-      fetch_logits(following.tile);
-      if (read_grad) fetch_grad(following.tile, buffer ^ 1);
+        for (int item = lane; item < here; item += kWarp)
+          values[base + item] = reduce_short<Atoms>(q + item * atoms, support_at(base + item), atoms);
+      } else {
+#pragma unroll 1
+        for (int item = lane / kLongPartials; item - lane / kLongPartials < here; item += kWarp / kLongPartials) {
+          const bool present = item < here;
+          const int used = present ? item : 0;
+          const float value = atoms % 2 == 0
+                                  ? reduce_long<true>(q + used * atoms, support_at(base + used), atoms, present)
+                                  : reduce_long<false>(q + used * atoms, support_at(base + used), atoms, present);
+          if (present) values[base + item] = value;
+        }
+      }
+      __syncwarp();
+      fetch_chunk(buffer);
+      buffer = buffer + 1 < kChunkBuffers ? buffer + 1 : 0;
     }
 
-    // The actions of a row: four lanes, so that the warp has all eight rows.
-    const int local = lane / kPartials;
-    const int64_t row = first + local;
-    const bool there = row < args.rows;
-    float weight = 0.0f;
-    if (there) weight = args.row_weights == nullptr ? 1.0f : args.row_weights[row * args.weight_stride];
-    RowScales scales;
-    RowShare share =
-        reduce_row(values + local * actions, logits + local * actions, there ? actions : 0, weight, numbers, &scales);
-    if (args.row0 && row != 0) share = out_of_statistic(share);
-    slot_sum.add_tile(share, kPartials, lane % kPartials, lane % kPartials == 0);
+    ring.wait(kSide);
+    __syncwarp();
+    if (!plain_logits) {
+      with_type(args.pi_dtype, [&](auto type) {
+        const auto* pi = reinterpret_cast<const decltype(type)*>(staged_pi);
+        const bool packed_mask = args.legal_stride[0] == actions && args.legal_stride[1] == 1;
+        const uint8_t* legal = args.legal_actions;
+#pragma unroll 2
+        for (int base = 0; base < items; base += kWarp) {
+          const int item = base + lane;
+          float x = 0.0f;
+          if (item < items) {
+            bool allowed = true;
+            if (legal != nullptr && packed_mask) {
+              allowed = legal[first * actions + item] != 0;
+            } else if (legal != nullptr) {
+              const int row = quotient(item, reciprocal);
+              allowed = is_allowed(args, first + row, item - row * actions);
+            }
+            x = legal_logit(to_float(pi[item]), allowed, args.illegal_below);
+          }
+          __syncwarp();  // what is overwritten has been read
+          if (item < items) logits[item] = x;
+        }
+      });
+      __syncwarp();
+    }
+
+    float* row_values = values + local * actions;
+    float* row_logits = logits + local * actions;
+    RowShare share = lanes_of_row == 1
+                         ? distill_row<1>(row_values, row_logits, there ? actions : 0, weight, numbers)
+                         : distill_row<kPartials>(row_values, row_logits, there ? actions : 0, weight, numbers);
+    if (args.row0 && first + local != 0) share = out_of_statistic(share);
+    slot_sum.add(share);
     if (now.last_of_slot()) {
-      if (lane < kPartials) slot_sum.store(args.slots + now.slot, lane);
-      slot_sum = TileSum{};
+      store_slot(args.slots + now.slot, slot_sum, args.tile_rows, lanes_of_row);
+      slot_sum = LaneSum{};
     }
     __syncwarp();
 
     if (args.pi_grad != nullptr) {
-      const char* staged_grad = mine + at.grad + buffer * at.grad_size;
-#pragma unroll 1
-      for (int base = 0; base < items; base += kWarp) {
-        const int item = base + lane;
-        const int from = quotient(item, reciprocal) * kPartials % kWarp;  // a lane that has the row's scales
-        const RowScales of_row = {__shfl_sync(kFullWarp, scales.gradient, from),
-                                  __shfl_sync(kFullWarp, scales.target, from),
-                                  __shfl_sync(kFullWarp, scales.policy, from)};
-        if (item < items) {
-          update_gradient(args, first * actions + item, of_row, values[item], logits[item],
-                          [&] { return load_element(staged_grad, args.grad_dtype, item); });
-        }
-      }
+      with_type(args.grad_dtype, [&](auto type) {
+        using G = decltype(type);
+        G* to = static_cast<G*>(args.pi_grad) + now.tile * tile_items;
+        const G* before = reinterpret_cast<const G*>(mine + at.grad);
+#pragma unroll 2
+        for (int item = lane; item < items; item += kWarp)
+          store_step(to + item, values[item], read_grad, read_grad ? to_float(before[item]) : 0.0f);
+      });
     }
     __syncwarp();
-    now = following;
+    TileWalk following = now;
+    following.next();
+    if (!following.done()) fetch_side(following.tile);
   }
+}
+
+// 51 atoms is what most C51 critics have, 21 what the seed kernels have: worth kernels of their own. Each one more
+// costs build time on every GPU.
+template <class Q>
+const void* tile_kernel_of(int64_t atoms) {
+  return atoms == 21   ? reinterpret_cast<const void*>(tile_rows<21, Q>)
+         : atoms == 51 ? reinterpret_cast<const void*>(tile_rows<51, Q>)
+                       : reinterpret_cast<const void*>(tile_rows<0, Q>);
 }
 
 }  // namespace
 
-size_t tile_shared_bytes(const TileShape& shape, int warps) {
-  return support_bytes(shape) + static_cast<size_t>(warps) * TileLayout(shape).total;
+size_t tile_shared_bytes(const TileShape& shape, int warps, int chunk_items) {
+  return support_bytes(shape) + static_cast<size_t>(warps) * TileLayout(shape, chunk_items).total;
 }
 
 const void* tile_kernel(qpi_dtype q_dtype, int64_t atoms) {
   switch (q_dtype) {
     case QPI_FLOAT16:
-      return reinterpret_cast<const void*>(tile_rows<0, __half>);
+      return tile_kernel_of<__half>(atoms);
     case QPI_BFLOAT16:
-      return reinterpret_cast<const void*>(tile_rows<0, __nv_bfloat16>);
+      return tile_kernel_of<__nv_bfloat16>(atoms);
     default:
-      // 21 atoms is the seed kernels' number, worth a kernel of its own; each one more costs build time on every GPU.
-      return atoms == 21 ? reinterpret_cast<const void*>(tile_rows<21, float>)
-                         : reinterpret_cast<const void*>(tile_rows<0, float>);
+      return tile_kernel_of<float>(atoms);
   }
 }
 

@@ -1,4 +1,4 @@
-// Global to shared memory by one warp, ahead of its use: with the bulk copy engine (compute capability 9.0), with
+// Global to shared memory, ahead of its use: with the bulk copy engine (compute capability 9.0), with
 // asynchronous copies (8.0), or with plain loads and stores.
 #pragma once
 
@@ -39,24 +39,40 @@ __device__ inline void copy_chunk(char* to, const char* from) {
 }
 
 template <int Bytes>
-__device__ inline void copy_chunks(char* to, const char* from, unsigned begin, unsigned end) {
-  for (unsigned i = begin + threadIdx.x % 32 * Bytes; i < end; i += 32 * Bytes) copy_chunk<Bytes>(to + i, from + i);
+__device__ inline void copy_chunks(char* to, const char* from, unsigned begin, unsigned end, unsigned worker,
+                                   unsigned workers) {
+  for (unsigned i = begin + worker * Bytes; i < end; i += workers * Bytes) copy_chunk<Bytes>(to + i, from + i);
 }
 
-// `to` is 16-byte aligned; `from` is as aligned as its elements are (2 or 4 bytes), or better. Not inlined: it is
-// called from several places, and rarely where there is a copy engine.
-static __device__ __noinline__ void stage(char* to, const void* source, unsigned bytes) {
+// `to` is 16-byte aligned; `from` is as aligned as its elements are (2 or 4 bytes), or better.
+__device__ inline void copy_by(char* to, const void* source, unsigned bytes, unsigned worker, unsigned workers) {
   const char* from = static_cast<const char*>(source);
   const unsigned misaligned = static_cast<unsigned>(reinterpret_cast<uintptr_t>(from));
   if (misaligned % 16 == 0) {
     const unsigned whole = bytes / 16 * 16;
-    copy_chunks<16>(to, from, 0, whole);
-    if (whole != bytes) copy_chunks<2>(to, from, whole, bytes);
+    copy_chunks<16>(to, from, 0, whole, worker, workers);
+    if (whole != bytes) copy_chunks<2>(to, from, whole, bytes, worker, workers);
   } else if (misaligned % 4 == 0 && bytes % 4 == 0) {
-    copy_chunks<4>(to, from, 0, bytes);
+    copy_chunks<4>(to, from, 0, bytes, worker, workers);
   } else {
-    copy_chunks<2>(to, from, 0, bytes);
+    copy_chunks<2>(to, from, 0, bytes, worker, workers);
   }
+}
+
+// By the whole block; wait_for_copies and a __syncthreads must follow.
+__device__ inline void copy_by_block(char* to, const void* from, unsigned bytes) {
+  copy_by(to, from, bytes, threadIdx.x, blockDim.x);
+}
+
+__device__ inline void wait_for_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
+// By a warp. Not inlined: it is called from several places, and rarely where there is a copy engine.
+static __device__ __noinline__ void stage(char* to, const void* from, unsigned bytes) {
+  copy_by(to, from, bytes, threadIdx.x % 32, 32);
 }
 
 // Can the copy engine take this piece?
@@ -64,41 +80,46 @@ __device__ inline bool whole_chunks(const void* from, unsigned bytes) {
   return bytes == 0 || (static_cast<unsigned>(reinterpret_cast<uintptr_t>(from)) | bytes) % 16 == 0;
 }
 
-// One fetch at a time. Every lane of the warp calls every function.
-class Staging {
+// Buffers of a warp's shared memory, each with one fetch under way at most. Every lane of the warp calls every
+// function.
+class Ring {
  public:
-  // Once, before anything else; `barrier` is 8 bytes of the warp's shared memory. A __syncwarp must follow.
-  __device__ void init(uint64_t* barrier) {
-    barrier_ = static_cast<unsigned>(__cvta_generic_to_shared(barrier));
+  // Once, before anything else; `barriers` is 8 bytes a buffer of the warp's shared memory. A __syncwarp must follow.
+  __device__ void init(uint64_t* barriers, int buffers) {
+    barriers_ = static_cast<unsigned>(__cvta_generic_to_shared(barriers));
 #if __CUDA_ARCH__ >= 900
     if (threadIdx.x % 32 == 0) {
-      asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier_) : "memory");
+      for (int i = 0; i < buffers; ++i)
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barriers_ + 8 * i) : "memory");
       asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
 #endif
   }
 
-  // `bulk`: every piece starts at a multiple of 16 bytes and is one; the others take the slow road.
+  // `bulk`: every piece starts at a multiple of 16 bytes and is one; the others take the slow road. `written`: threads
+  // have written to the buffer. A __syncwarp must lie between the last use of the buffer and this.
   template <int Pieces>
-  __device__ void fetch(bool bulk, char* const (&to)[Pieces], const void* const (&from)[Pieces],
-                        const unsigned (&bytes)[Pieces]) {
+  __device__ void fetch(int buffer, bool bulk, bool written, char* const (&to)[Pieces],
+                        const void* const (&from)[Pieces], const unsigned (&bytes)[Pieces]) {
 #if __CUDA_ARCH__ >= 900
-    const bool after_plain = !bulk_;
-    bulk_ = bulk;
-    if (bulk_) {
+    const unsigned bit = 1u << buffer;
+    written = written || (bulk_ & bit) == 0;
+    bulk_ = bulk ? bulk_ | bit : bulk_ & ~bit;
+    if (bulk) {
       if (threadIdx.x % 32 == 0) {
-        // Ordinary copies into this buffer come before what the copy engine does there.
-        if (after_plain) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        const unsigned barrier = barriers_ + 8 * buffer;
+        // What threads wrote comes before what the copy engine writes.
+        if (written) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
         unsigned total = 0;
 #pragma unroll
         for (int i = 0; i < Pieces; ++i) total += bytes[i];
-        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier_), "r"(total) : "memory");
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(total) : "memory");
 #pragma unroll
         for (int i = 0; i < Pieces; ++i) {
           if (bytes[i] == 0) continue;  // there is nothing to read
           asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
                            static_cast<unsigned>(__cvta_generic_to_shared(to[i]))),
-                       "l"(from[i]), "r"(bytes[i]), "r"(barrier_)
+                       "l"(from[i]), "r"(bytes[i]), "r"(barrier)
                        : "memory");
         }
       }
@@ -110,9 +131,9 @@ class Staging {
   }
 
   // A __syncwarp must follow.
-  __device__ void wait() {
+  __device__ void wait(int buffer) {
 #if __CUDA_ARCH__ >= 900
-    if (bulk_) {
+    if (bulk_ >> buffer & 1u) {
       unsigned done = 0;
       while (done == 0) {
         asm volatile(
@@ -122,22 +143,19 @@ class Staging {
             " selp.u32 %0, 1, 0, p;\n"
             "}\n"
             : "=r"(done)
-            : "r"(barrier_), "r"(parity_)
+            : "r"(barriers_ + 8 * buffer), "r"(parity_ >> buffer & 1u)
             : "memory");
       }
-      parity_ ^= 1;
+      parity_ ^= 1u << buffer;
       return;
     }
 #endif
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.wait_all;" ::: "memory");
-#endif
+    wait_for_copies();
   }
 
  private:
-  unsigned barrier_ = 0;
-  unsigned parity_ = 0;
-  bool bulk_ = false;
+  unsigned barriers_ = 0;
+  unsigned parity_ = 0, bulk_ = 0;  // a bit for each buffer
 };
 
 }  // namespace qpi::gpu

@@ -148,9 +148,10 @@ QPI_FN void control_alone(const IsvImage& isv) {
   report(isv, faults, reason);
 }
 
-// The end of a call on rows, given the workspace's record as it was and the sum of the call's slots.
-QPI_FN void finish(const FinishArgs& args, const IsvImage& isv, qpi_record record, qpi_record total) {
-  const StepNumbers numbers = check_step_input(load_step_input(isv, args.grad_scale), args.running_std, 1.0f);
+// The end of a call on rows, given what the rows were worked on with, the workspace's record as it was, and the sum of
+// the call's slots.
+QPI_FN void finish(const FinishArgs& args, const IsvImage& isv, const StepNumbers& numbers, qpi_record record,
+                   qpi_record total) {
   if (numbers.halted) total = qpi_record{};  // the slots were not written
   total.faults |= numbers.faults;
   if (args.measured != nullptr) {

@@ -9,13 +9,12 @@
 namespace qpi {
 inline namespace QPI_ISA {
 
-// exp(x) for x <= 0, and exp(-87) = 1.6e-38 for everything below that: no result is subnormal, and next to a sum that
-// is at least 1 nothing is lost. A NaN may give anything.
+constexpr float kLog2e = 0x1.715476p+0f;
+
+// exp(x) for -87 <= x <= 87. Anything else may give anything.
 template <class F>
-QPI_FN F exp_clamped(F x) {
-  constexpr float kLog2e = 0x1.715476p+0f;
+QPI_FN F exp_in_range(F x) {
   constexpr float kRound = 0x1.8p+23f;  // adding it leaves the nearest integer in the low bits of the significand
-  x = lane_max(splat<F>(-87.0f), x);
   const F shifted = lane_fma(x, splat<F>(kLog2e), splat<F>(kRound));
   const F n = shifted - kRound;
   const F f = lane_fma(x, splat<F>(kLog2e), -n);  // exp(x) = 2^n * 2^f, |f| <= 1/2
@@ -30,10 +29,17 @@ QPI_FN F exp_clamped(F x) {
   return lane_float(lane_bits(p) + (lane_bits(shifted) << 23));
 }
 
+// exp(x) for x <= 0, and exp(-87) = 1.6e-38 for everything below that: next to a sum that is at least 1 nothing is
+// lost. A NaN may give anything.
+template <class F>
+QPI_FN F exp_clamped(F x) {
+  return exp_in_range(lane_max(splat<F>(-87.0f), x));
+}
+
 // exp(x) for x <= 0, exactly 0 below -87.
 template <class F>
 QPI_FN F exp_nonpositive(F x) {
-  return x < -87.0f ? splat<F>(0.0f) : exp_clamped(x);
+  return x < -87.0f ? splat<F>(0.0f) : exp_in_range(x);
 }
 
 // log(x) for finite x >= 1.

@@ -76,6 +76,19 @@ QPI_FN float lane_float(uint32_t bits) {
 #endif
 }
 
+// 1 / a, correctly rounded, for 2^-100 < a < 2^100; elsewhere not finite or not right. What the compiler makes of a
+// division, without what it does about the ends of the range.
+template <class F>
+QPI_FN F lane_reciprocal(F a) {
+#ifdef __CUDA_ARCH__
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(a));
+  return lane_fma(r, -lane_fma(a, r, -1.0f), r);
+#else
+  return 1.0f / a;
+#endif
+}
+
 // A NaN in `a` is ignored; callers look for NaN on their own.
 template <class F>
 QPI_FN F lane_max(F best, F a) {
@@ -95,6 +108,15 @@ QPI_FN F lane_max_or_nan(F best, F a) {
   return larger;
 #else
   return (a > best) | (a != a) ? a : best;
+#endif
+}
+
+template <class F>
+QPI_FN F lane_abs(F a) {
+#ifdef __CUDA_ARCH__
+  return fabsf(a);  // part of the instruction that uses it
+#else
+  return a < 0.0f ? -a : a;
 #endif
 }
 

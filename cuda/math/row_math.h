@@ -10,8 +10,9 @@
 //   grad[a]  += lam * scale * w * (policy[a] - target[a])
 //
 // Sums over atoms and over actions are kept in kPartials strided partial sums (item i goes to partial i mod kPartials)
-// and combined as (0 + 1) + (2 + 3). That order is part of the contract: one thread with four accumulators, four
-// threads with one each, and a SIMD pack of rows all give the same bits.
+// and combined pairwise, (0 + 1) + (2 + 3). That order is part of the contract: one thread with four accumulators, four
+// threads with one each, and a SIMD pack of rows all give the same bits. More than kShortAtoms atoms are shared by
+// eight lanes, two neighbours to a lane: atom z goes to partial z / 2 mod kLongPartials.
 #pragma once
 
 #include "exp_log.h"
@@ -20,15 +21,32 @@ namespace qpi {
 inline namespace QPI_ISA {
 
 constexpr int kPartials = 4;
+constexpr int kShortAtoms = 128;
+constexpr int kLongPartials = 8;
 
 // ---- atoms: q_logits of one action -> its expected value ---------------------------------------------------------
 
+// Logits that are all near zero are weighed as they are: a softmax does not see a shift, and none of its sums can
+// overflow. One pass finds out, and no subtraction or clamp is needed in the next.
+constexpr float kNear = 40.0f;
+
+template <class F>
+struct AtomMagnitude {
+  F largest{};  // NaN if any logit is
+
+  QPI_FN void add(F logit) { largest = lane_max_or_nan(largest, lane_abs(logit)); }
+  QPI_FN void merge(const AtomMagnitude& other) { largest = lane_max_or_nan(largest, other.largest); }
+  QPI_FN Mask<F> near() const { return largest <= kNear; }
+};
+
+// The general way: relative to the largest logit, whatever that is.
 template <class F>
 struct AtomMaximum {
   F highest = splat<F>(-kInfinity);  // NaN if any logit is
 
   QPI_FN void add(F logit) { highest = lane_max_or_nan(highest, logit); }
   QPI_FN void merge(const AtomMaximum& other) { highest = lane_max_or_nan(highest, other.highest); }
+  QPI_FN F weight(F logit) const { return exp_clamped(logit - highest); }
 };
 
 template <class F>
@@ -36,23 +54,23 @@ struct AtomSums {
   F mass{};
   F value{};
 
-  QPI_FN void add(F logit, F highest, F centred_atom) {
-    const F e = exp_clamped(logit - highest);
-    mass = mass + e;
-    value = lane_fma(e, centred_atom, value);
+  // `weight` is the exponential of the atom's logit, in any unit.
+  QPI_FN void add(F weight, F centred_atom) {
+    mass = mass + weight;
+    value = lane_fma(weight, centred_atom, value);
   }
   QPI_FN void merge(const AtomSums& other) {
     mass = mass + other.mass;
     value = value + other.value;
   }
+  QPI_FN F mean() const { return value * lane_reciprocal(mass); }
 };
 
-// The expected value, or a mark that later steps read: NaN = the critic's logits are bad (NaN, +inf or no finite atom),
-// +inf = the support is.
+// What the general way gives: the expected value, or a mark that later steps read: NaN = the critic's logits are bad
+// (NaN, +inf or no finite atom), +inf = the support is. Near logits whose mean is finite are neither.
 template <class F>
-QPI_FN F expected_value(const AtomMaximum<F>& maximum, const AtomSums<F>& sums) {
-  const F value = sums.value / sums.mass;
-  const F marked = is_finite(value) ? value : splat<F>(kInfinity);
+QPI_FN F marked_value(const AtomMaximum<F>& maximum, F mean) {
+  const F marked = is_finite(mean) ? mean : splat<F>(kInfinity);
   return is_finite(maximum.highest) ? marked : splat<F>(__builtin_nanf(""));
 }
 
@@ -77,30 +95,27 @@ QPI_FN Mask<F> is_legal(F x) {
 
 template <class F>
 struct ActionMaximum {
-  F value = splat<F>(-kInfinity);
+  F value = splat<F>(-kInfinity);  // with the marks of legal actions: NaN before +inf
   F logit = splat<F>(-kInfinity);
   F value_sum{};
   F legal{};  // count
-  Mask<F> usable = F{} == F{};
-  Mask<F> support_usable = F{} == F{};
 
   QPI_FN void add(F e, F x) {
     const Mask<F> here = is_legal(x);
-    value = lane_max(value, here ? e : splat<F>(-kInfinity));
-    logit = lane_max(logit, x);
+    value = lane_max_or_nan(value, here ? e : splat<F>(-kInfinity));
+    logit = lane_max_or_nan(logit, x);
     value_sum = value_sum + (here ? e : splat<F>(0.0f));
     legal = legal + (here ? splat<F>(1.0f) : splat<F>(0.0f));
-    usable = usable & ((!here) | ((e == e) & (x < kInfinity)));
-    support_usable = support_usable & ((!here) | (!(e == kInfinity)));
   }
   QPI_FN void merge(const ActionMaximum& other) {
-    value = lane_max(value, other.value);
-    logit = lane_max(logit, other.logit);
+    value = lane_max_or_nan(value, other.value);
+    logit = lane_max_or_nan(logit, other.logit);
     value_sum = value_sum + other.value_sum;
     legal = legal + other.legal;
-    usable = usable & other.usable;
-    support_usable = support_usable & other.support_usable;
   }
+  // Could the row be used, but for its support?
+  QPI_FN Mask<F> usable() const { return (value == value) & (logit < kInfinity); }
+  QPI_FN Mask<F> support_usable() const { return value < kInfinity; }
 };
 
 template <class F>
@@ -114,7 +129,7 @@ struct ActionVariance {
   QPI_FN void merge(const ActionVariance& other) { squares = squares + other.squares; }
 };
 
-// One action in units of the row's largest: e^u, e^x' and u - x'. Both weights are -1 for an illegal action.
+// One action in units of the row's largest: e^u, e^x' and u - x'; 0 for an illegal action.
 template <class F>
 struct ActionWeights {
   F target;
@@ -124,12 +139,10 @@ struct ActionWeights {
 
 template <class F>
 QPI_FN ActionWeights<F> weigh_action(F e, F x, F highest_value, F highest_logit, F sharpness) {
-  const Mask<F> here = is_legal(x);
   const F u = (e - highest_value) * sharpness;
   const F v = x - highest_logit;
-  const F target = exp_nonpositive(u);
-  return {here ? target : splat<F>(-1.0f), here ? exp_nonpositive(v) : splat<F>(-1.0f),
-          target > 0.0f ? u - v : splat<F>(0.0f)};
+  const F target = is_legal(x) ? exp_nonpositive(u) : splat<F>(0.0f);
+  return {target, exp_nonpositive(v), target > 0.0f ? u - v : splat<F>(0.0f)};
 }
 
 template <class F>
@@ -139,11 +152,9 @@ struct ActionSums {
   F cross{};
 
   QPI_FN void add(const ActionWeights<F>& w) {
-    const Mask<F> here = w.policy >= 0.0f;
-    const F target = here ? w.target : splat<F>(0.0f);
-    target_mass = target_mass + target;
-    policy_mass = policy_mass + (here ? w.policy : splat<F>(0.0f));
-    cross = lane_fma(target, here ? w.difference : splat<F>(0.0f), cross);
+    target_mass = target_mass + w.target;
+    policy_mass = policy_mass + w.policy;
+    cross = lane_fma(w.target, w.difference, cross);
   }
   QPI_FN void merge(const ActionSums& other) {
     target_mass = target_mass + other.target_mass;
@@ -174,10 +185,11 @@ QPI_FN F inverse_temperature(float tau, F std) {
   return splat<F>(1.0f) / lane_max(splat<F>(0x1p-126f), std * tau);
 }
 
-// One element of the gradient: what is added to the loss's derivative with respect to x[a].
+// One element of the gradient: what is added to the loss's derivative with respect to x[a]. `strength` is
+// lam * scale * w.
 template <class F>
-QPI_FN F policy_minus_target(F policy, F policy_scale, F target, F target_scale) {
-  return policy * policy_scale - target * target_scale;
+QPI_FN F gradient_step(F strength, F policy, F policy_scale, F target, F target_scale) {
+  return strength * (policy * policy_scale - target * target_scale);
 }
 
 }  // namespace QPI_ISA

@@ -35,19 +35,26 @@ constexpr int32_t kNativeWords = make_native_layout().first[QPI_SLOT_COUNT];
 // Where each word of the native layout is: in the caller's buffer, or in the workspace for slots that the layout lacks.
 struct IsvWords {
   uint32_t* at[kNativeWords];
-  uint64_t present;  // one bit per slot of the layout
+  uint64_t present;      // one bit per slot of the layout
+  uint32_t* contiguous;  // the first word, where they all lie in order; else NULL
 
   QPI_CONSTEXPR bool has(int slot) const { return (present >> slot & 1u) != 0; }
 };
 static_assert(QPI_SLOT_COUNT <= 64, "one bit per slot");
 
-// The statistic's reduction tree (statistic.h). 12672 = 132 * 96 slots divide well over the warps of the large GPUs:
-// each has several slots to itself, and few are left idle at the end.
-constexpr int kTileRows = 8;
-constexpr int kStatSlots = 12672;
+// The statistic's reduction tree (statistic.h). 3168 = 132 * 24 slots: large GPUs have 24, 12 or 8 warps a
+// multiprocessor at work, and every warp then has as many slots as any other.
+constexpr int kMaxTileRows = 32;
+constexpr int kStatSlots = 3168;
 constexpr int kFoldLanes = 1024;
 
-// What the tiles of one slot add to the statistic. Counts fit: a slot has fewer than 2^40 / 12672 rows.
+// Rows of a tile: as many as make about 40 kB of float32 logits, but 1, 2, 4, 8 or 32, whatever the dtype.
+QPI_CONSTEXPR int tile_rows_of(int64_t actions, int64_t atoms) {
+  const int64_t most = 10240 / (actions * atoms);
+  return most >= 32 ? 32 : most >= 8 ? 8 : most >= 4 ? 4 : most >= 2 ? 2 : 1;
+}
+
+// What the tiles of one slot add to the statistic. Counts fit: a slot has fewer than 2^40 / 3168 rows.
 struct StatSlot {
   double weighted_kl;
   double weight;
@@ -55,9 +62,9 @@ struct StatSlot {
   uint32_t rows, skipped, clipped, faults;
 };
 
-QPI_CONSTEXPR int64_t tile_count(int64_t rows) { return (rows + kTileRows - 1) / kTileRows; }
-QPI_CONSTEXPR int slots_in_use(int64_t rows) {
-  return tile_count(rows) < kStatSlots ? static_cast<int>(tile_count(rows)) : kStatSlots;
+QPI_CONSTEXPR int64_t tile_count(int64_t rows, int tile_rows) { return (rows + tile_rows - 1) / tile_rows; }
+QPI_CONSTEXPR int slots_in_use(int64_t rows, int tile_rows) {
+  return tile_count(rows, tile_rows) < kStatSlots ? static_cast<int>(tile_count(rows, tile_rows)) : kStatSlots;
 }
 
 // Everything before `slots` is state.
@@ -92,10 +99,10 @@ struct RowsArgs {
   const uint8_t* legal_actions;
   const float* row_weights;
   const float* grad_scale;
-  StatSlot* slots;  // slots_in_use(rows) of them are written
+  StatSlot* slots;  // those in use are written
   int64_t rows;
   int64_t q_stride[3], pi_stride[2], grad_stride[2], legal_stride[2], support_stride[2], weight_stride;
-  int32_t actions, atoms;
+  int32_t actions, atoms, tile_rows;
   qpi_dtype q_dtype, pi_dtype, grad_dtype;
   float reduction_scale;  // 1, or 1 / rows
   float illegal_below;
@@ -111,7 +118,8 @@ struct FinishArgs {
   qpi_record* measured;  // not NULL: the statistic goes there and nothing else changes
   const StatSlot* slots;
   const float* grad_scale;
-  int64_t rows;
+  int32_t slots_in_use;
+  float reduction_scale;
   bool running_std;
   CommitParts parts;
 };

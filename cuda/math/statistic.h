@@ -1,8 +1,9 @@
 // The statistic: what one row adds to it, and the tree that adds rows up.
 //
-// The tree is a function of the number of rows alone. Tile t holds rows 8t .. 8t+7 and is added up pairwise; it goes to
-// slot t mod kStatSlots; a slot's tiles are added in order; slot s goes to lane s mod kFoldLanes in order of s; lanes
-// are added up pairwise. Grid, kernel, thread count and device do not enter.
+// The tree is a function of the number of rows and of the shape alone. A tile is tile_rows_of(actions, atoms) rows;
+// tile t goes to slot t mod kStatSlots. Row r of a tile has a lane of its own, in which a slot's tiles are added in
+// order; then the lanes of a slot are added pairwise. Slot s goes to lane s mod kFoldLanes in order of s, and these
+// lanes are added pairwise. Grid, kernel, thread count and device do not enter.
 #pragma once
 
 #include "isv_image.h"
@@ -87,18 +88,13 @@ QPI_FN RowStatus row_status(bool usable, bool has_legal, bool support_usable, fl
   return RowStatus::kCounted;
 }
 
-// What one row adds to the statistic; `sum(0)` to `sum(2)` are weighted_kl, weight and weighted_variance.
+// What one row adds to the statistic.
 struct RowShare {
   float weight;  // 0: the row adds nothing to the sums
   float kl;
   float variance;
   bool counted, skipped, clipped;
   uint32_t faults;
-
-  QPI_FN double sum(int which) const {
-    const float factor = which == 0 ? kl : which == 1 ? 1.0f : variance;
-    return static_cast<double>(weight) * static_cast<double>(factor);
-  }
 };
 
 // A row that is not the one that `row0` looks at: it may still be skipped, and have faults.
@@ -123,6 +119,32 @@ QPI_FN RowShare row_share(RowStatus status, float weight, float kl, float varian
   share.variance = share.counted ? variance : 0.0f;
   return share;
 }
+
+// What one row of every tile of a slot adds up to.
+struct LaneSum {
+  double weighted_kl = 0.0, weight = 0.0, weighted_variance = 0.0;
+  uint32_t rows = 0, skipped = 0, clipped = 0, faults = 0;
+
+  QPI_FN void add(const RowShare& row) {
+    const double w = row.weight;
+    weighted_kl += w * static_cast<double>(row.kl);
+    weight += w;
+    weighted_variance += w * static_cast<double>(row.variance);
+    rows += row.counted;
+    skipped += row.skipped;
+    clipped += row.clipped;
+    faults |= row.faults;
+  }
+  QPI_FN void merge(const LaneSum& other) {
+    weighted_kl += other.weighted_kl;
+    weight += other.weight;
+    weighted_variance += other.weighted_variance;
+    rows += other.rows;
+    skipped += other.skipped;
+    clipped += other.clipped;
+    faults |= other.faults;
+  }
+};
 
 // One lane's slots, in order.
 QPI_FN qpi_record fold_lane(const StatSlot* slots, int in_use, int lane) {

@@ -107,6 +107,10 @@ IsvWords isv_words(const qpi_isv& isv) {
     for (int32_t i = 0; first + i < kNativeLayout.first[slot + 1]; ++i)
       words.at[first + i] = index >= 0 ? slots + index + i : absent + first + i;
   }
+  words.contiguous = words.at[0];
+  for (int i = 1; i < kNativeWords && words.contiguous != nullptr; ++i) {
+    if (words.at[i] != words.at[0] + i) words.contiguous = nullptr;
+  }
   return words;
 }
 

@@ -180,9 +180,9 @@ qpi_status qpi_plan_describe(const qpi_plan* plan, int64_t rows, char* text, siz
     written =
         std::snprintf(text, capacity, "GPU %d, %s kernel, %d block(s) of %d threads, %zu bytes of shared memory%s; %s",
                       p.device, gpu_kernel_name(choice.kernel), choice.blocks, choice.threads, choice.shared_bytes,
-                      choice.kernel == QPI_KERNEL_BLOCK ? ", the whole step"
-                      : plan->gpu.overlap               ? ", then the finish kernel, overlapped"
-                                                        : ", then the finish kernel",
+                      choice.whole_step   ? ", the whole step"
+                      : plan->gpu.overlap ? ", then the finish kernel, overlapped"
+                                          : ", then the finish kernel",
                       choice.why);
   }
   if (length != nullptr) *length = static_cast<size_t>(written);

@@ -207,6 +207,7 @@ void describe_work(const qpi_plan& plan, const qpi_isv& isv, const qpi_batch& ba
   rows->weight_stride = p.weight_stride;
   rows->actions = static_cast<int32_t>(p.actions);
   rows->atoms = static_cast<int32_t>(p.atoms);
+  rows->tile_rows = tile_rows_of(p.actions, p.atoms);
   rows->q_dtype = p.q_dtype;
   rows->pi_dtype = p.pi_dtype;
   rows->grad_dtype = p.grad_dtype;
@@ -222,7 +223,8 @@ void describe_work(const qpi_plan& plan, const qpi_isv& isv, const qpi_batch& ba
   finish->measured = nullptr;
   finish->slots = workspace->slots;
   finish->grad_scale = batch.grad_scale;
-  finish->rows = batch.rows;
+  finish->slots_in_use = slots_in_use(batch.rows, rows->tile_rows);
+  finish->reduction_scale = rows->reduction_scale;
   finish->running_std = rows->running_std;
   finish->parts = parts;
 }

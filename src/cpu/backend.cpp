@@ -26,9 +26,13 @@ constexpr int kMaxThreads = 64;
 
 void run_shares(const Plan& plan, const RowsArgs& args, const StepNumbers& numbers, int threads) {
   const RunSlots run_slots = run_slots_of(plan.isa);
-  const int slots = slots_in_use(args.rows);
-  // A multiple of two: a 16-lane pack works on two tiles, which go to adjacent slots.
-  const auto begin_of = [&](int share) { return static_cast<int>(int64_t{slots} * share / threads) / 2 * 2; };
+  const int slots = slots_in_use(args.rows, args.tile_rows);
+  // A pack works on adjacent slots where tiles are small.
+  constexpr int kPack = 16;
+  const int together = args.tile_rows < kPack ? kPack / args.tile_rows : 1;
+  const auto begin_of = [&](int share) {
+    return static_cast<int>(int64_t{slots} * share / threads) / together * together;
+  };
   const auto end_of = [&](int share) { return share + 1 == threads ? slots : begin_of(share + 1); };
 
   std::thread workers[kMaxThreads];
@@ -114,8 +118,7 @@ int threads_for(const Plan& plan, int64_t rows, int64_t actions, int64_t atoms) 
   constexpr int64_t kElementsPerThread = 200'000;
   const int64_t elements = rows * actions * (atoms + 4);
   const int64_t pays = elements / kElementsPerThread;
-  // Shares are whole pairs of slots.
-  const int64_t shares = (slots_in_use(rows) + 1) / 2;
+  const int64_t shares = slots_in_use(rows, tile_rows_of(actions, atoms));
   const int64_t limit = plan.max_threads < kMaxThreads ? plan.max_threads : kMaxThreads;
   const int64_t most = shares < limit ? shares : limit;
   if (pays < 2) return 1;
@@ -128,9 +131,10 @@ void run(const Plan& plan, const RowsArgs& rows, const FinishArgs& finish_args) 
   qpi_record total{};
   if (!numbers.halted) {
     run_shares(plan, rows, numbers, threads_for(plan, rows.rows, rows.actions, rows.atoms));
-    total = fold_slots(rows.slots, slots_in_use(rows.rows));
+    total = fold_slots(rows.slots, slots_in_use(rows.rows, rows.tile_rows));
   }
-  with_image(finish_args.isv, [&](const IsvImage& isv) { finish(finish_args, isv, *finish_args.record, total); });
+  with_image(finish_args.isv,
+             [&](const IsvImage& isv) { finish(finish_args, isv, numbers, *finish_args.record, total); });
 }
 
 void commit(const IsvWords& isv, qpi_record* record) {

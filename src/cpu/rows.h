@@ -33,6 +33,12 @@ QPI_FN void for_each_partial(int count, Body body) {
   if (i + 2 < count) body(2, i + 2);
 }
 
+// Many atoms: two neighbours to a partial, kLongPartials of them.
+template <class Body>
+QPI_FN void for_each_long_partial(int count, Body body) {
+  for (int i = 0; i < count; ++i) body(i / 2 % kLongPartials, i);
+}
+
 template <class F>
 struct RowBlock {
   static constexpr int kLanes = LaneTraits<F>::kLanes;
@@ -105,26 +111,49 @@ struct RowBlock {
 
   // The expected value of one action from `atoms`.
   F reduce_atoms(int a) const {
-    AtomMaximum<F> maximum[kPartials];
-    AtomSums<F> sums[kPartials];
-    const int count = args.atoms;
-    for_each_partial(count, [&](int partial, int z) QPI_INLINE { maximum[partial].add(atoms[z]); });
-    merge_partials(maximum);
-    const F highest = maximum[0].highest;
-    const float* support = args.support + a * args.support_stride[0];
-    const int64_t step = args.support_stride[1];
-    for_each_partial(count, [&](int partial, int z) QPI_INLINE {
-      sums[partial].add(atoms[z], highest, splat<F>(support[z * step] - middle));
-    });
-    merge_partials(sums);
-    return expected_value(maximum[0], sums[0]);
+    return args.atoms > kShortAtoms
+               ? reduce_atoms<kLongPartials>(a, [&](auto body) QPI_INLINE { for_each_long_partial(args.atoms, body); })
+               : reduce_atoms<kPartials>(a, [&](auto body) QPI_INLINE { for_each_partial(args.atoms, body); });
   }
 
-  template <class Accumulator>
-  static void merge_partials(Accumulator (&partials)[kPartials]) {
-    partials[0].merge(partials[1]);
-    partials[2].merge(partials[3]);
-    partials[0].merge(partials[2]);
+  template <int Partials, class ForEach>
+  F reduce_atoms(int a, ForEach for_each) const {
+    const float* support = args.support + a * args.support_stride[0];
+    const int64_t step = args.support_stride[1];
+    const auto mean_of = [&](auto weight) QPI_INLINE {
+      AtomSums<F> sums[Partials];
+      for_each([&](int partial, int z)
+                   QPI_INLINE { sums[partial].add(weight(atoms[z]), splat<F>(support[z * step] - middle)); });
+      merge_partials(sums);
+      return sums[0].mean();
+    };
+    AtomMagnitude<F> magnitude[Partials];
+    for_each([&](int partial, int z) QPI_INLINE { magnitude[partial].add(atoms[z]); });
+    merge_partials(magnitude);
+    const F near = mean_of([](F x) QPI_INLINE { return exp_in_range(x); });
+    const Mask<F> good = magnitude[0].near() & is_finite(near);
+    if (all_lanes(good)) return near;
+
+    AtomMaximum<F> maximum[Partials];
+    for_each([&](int partial, int z) QPI_INLINE { maximum[partial].add(atoms[z]); });
+    merge_partials(maximum);
+    const F mean = mean_of([&](F x) QPI_INLINE { return maximum[0].weight(x); });
+    return good ? near : marked_value(maximum[0], mean);
+  }
+
+  static bool all_lanes(Mask<F> mask) {
+    F found = mask ? F{} : splat<F>(1.0f);
+    float sum = 0.0f;
+    for (int i = 0; i < kLanes; ++i) sum += lane(found, i);
+    return sum == 0.0f;
+  }
+
+  // Pairwise.
+  template <class Accumulator, int Partials>
+  static void merge_partials(Accumulator (&partials)[Partials]) {
+    for (int stride = 1; stride < Partials; stride *= 2) {
+      for (int i = 0; i < Partials; i += 2 * stride) partials[i].merge(partials[i + stride]);
+    }
   }
 
   template <class G>
@@ -165,7 +194,7 @@ struct RowBlock {
     for_each_partial(args.actions, [&](int partial, int a) QPI_INLINE { maxima[partial].add(values[a], logits[a]); });
     merge_partials(maxima);
     const ActionMaximum<F>& maximum = maxima[0];
-    const F inverse_legal = splat<F>(1.0f) / maximum.legal;
+    const F inverse_legal = lane_reciprocal(maximum.legal);
     const F mean = maximum.value_sum * inverse_legal;
 
     ActionVariance<F> squares[kPartials];
@@ -180,15 +209,15 @@ struct RowBlock {
       const ActionWeights<F> w = weigh_action(values[a], logits[a], maximum.value, maximum.logit, sharpness);
       sums[partial].add(w);
       values[a] = w.target;
-      logits[a] = w.policy;
+      logits[a] = is_legal(logits[a]) ? w.policy : splat<F>(-1.0f);  // a mark for write_gradient
     });
     merge_partials(sums);
-    const F target_scale = splat<F>(1.0f) / sums[0].target_mass;
-    const F policy_scale = splat<F>(1.0f) / sums[0].policy_mass;
+    const F target_scale = lane_reciprocal(sums[0].target_mass);
+    const F policy_scale = lane_reciprocal(sums[0].policy_mass);
     F kl = kl_divergence(sums[0], target_scale);
 
-    F usable = maximum.usable ? splat<F>(1.0f) : splat<F>(0.0f);
-    F support_usable = maximum.support_usable ? splat<F>(1.0f) : splat<F>(0.0f);
+    F usable = maximum.usable() ? splat<F>(1.0f) : splat<F>(0.0f);
+    F support_usable = maximum.support_usable() ? splat<F>(1.0f) : splat<F>(0.0f);
     F legal = maximum.legal;
     float gradient_scale[kLanes];
     for (int i = 0; i < kLanes; ++i) {
@@ -235,12 +264,14 @@ template <class G>
 void RowBlock<F>::write_gradient(int64_t first, int count, const float* scale, F target_scale, F policy_scale) {
   G* grad = static_cast<G*>(args.pi_grad);
   for (int a = 0; a < args.actions; ++a) {
-    F step = policy_minus_target(logits[a], policy_scale, values[a], target_scale);
+    F strength{};
+    for (int i = 0; i < count; ++i) lane(strength, i) = scale[i];
+    F step = gradient_step(strength, logits[a], policy_scale, values[a], target_scale);
     for (int i = 0; i < count; ++i) {
       G& element = grad[(first + i) * args.grad_stride[0] + a * args.grad_stride[1]];
       if (scale[i] != 0.0f && lane(logits[a], i) >= 0.0f) {
         const float before = args.write ? 0.0f : to_float(element);
-        element = from_float<G>(lane_fma(scale[i], lane(step, i), before));
+        element = from_float<G>(before + lane(step, i));
       } else if (args.write) {
         element = from_float<G>(0.0f);
       }
@@ -248,33 +279,21 @@ void RowBlock<F>::write_gradient(int64_t first, int count, const float* scale, F
   }
 }
 
-// Adds a tile: the pairwise sums of its eight rows.
-inline void add_tile(StatSlot& slot, const RowShare* rows) {
-  double sums[3];
-  for (int which = 0; which < 3; ++which) {
-    double lanes[kTileRows];
-    for (int i = 0; i < kTileRows; ++i) lanes[i] = rows[i].sum(which);
-    for (int stride = 1; stride < kTileRows; stride *= 2) {
-      for (int i = 0; i < kTileRows; i += 2 * stride) lanes[i] += lanes[i + stride];
-    }
-    sums[which] = lanes[0];
+// Pairwise over the lanes.
+inline StatSlot close_slot(LaneSum* lanes, int count) {
+  for (int stride = 1; stride < count; stride *= 2) {
+    for (int i = 0; i < count; i += 2 * stride) lanes[i].merge(lanes[i + stride]);
   }
-  slot.weighted_kl += sums[0];
-  slot.weight += sums[1];
-  slot.weighted_variance += sums[2];
-  for (int i = 0; i < kTileRows; ++i) {
-    slot.rows += rows[i].counted;
-    slot.skipped += rows[i].skipped;
-    slot.clipped += rows[i].clipped;
-    slot.faults |= rows[i].faults;
-  }
+  return {lanes[0].weighted_kl, lanes[0].weight, lanes[0].weighted_variance, lanes[0].rows, lanes[0].skipped,
+          lanes[0].clipped,     lanes[0].faults};
 }
 
+// Small tiles fill a pack together, so that adjacent slots are worked on at once.
 template <class F>
 void run_slots(const RowsArgs& args, const StepNumbers& numbers, int first_slot, int end_slot) {
   constexpr int kLanes = LaneTraits<F>::kLanes;
-  constexpr int kTogether = kLanes > kTileRows ? kLanes : kTileRows;  // rows
-  constexpr int kTiles = kTogether / kTileRows;
+  const int tile_rows = args.tile_rows;
+  const int together = tile_rows < kLanes ? kLanes / tile_rows : 1;  // slots
 
   // On the stack, so that a step allocates nothing: at most 3 * 4096 packs.
   const size_t packs = 2 * static_cast<size_t>(args.actions) + static_cast<size_t>(args.atoms);
@@ -282,21 +301,20 @@ void run_slots(const RowsArgs& args, const StepNumbers& numbers, int first_slot,
   const float middle = support_middle(args.support[0], args.support[(args.atoms - 1) * args.support_stride[1]]);
   RowBlock<F> block{args, numbers, middle, scratch, scratch + args.actions, scratch + 2 * args.actions};
 
-  for (int slot = first_slot; slot < end_slot; ++slot) args.slots[slot] = StatSlot{};
-  const int64_t tiles = tile_count(args.rows);
-  for (int64_t base = 0; base < tiles; base += kStatSlots) {
-    for (int slot = first_slot; slot < end_slot && base + slot < tiles; slot += kTiles) {
-      RowShare shares[kTogether] = {};
-      const int64_t first = (base + slot) * kTileRows;
-      // A share of slots may end between the two tiles of a pack.
-      const int wanted = (end_slot - slot < kTiles ? end_slot - slot : kTiles) * kTileRows;
-      const int64_t left = args.rows - first;
-      const int count = static_cast<int>(left < wanted ? left : wanted);
-      for (int done = 0; done < count; done += kLanes)
-        block.run(first + done, count - done < kLanes ? count - done : kLanes, shares + done);
-      for (int tile = 0; tile < kTiles && tile * kTileRows < count; ++tile)
-        add_tile(args.slots[slot + tile], shares + tile * kTileRows);
+  const int64_t tiles = tile_count(args.rows, tile_rows);
+  for (int slot = first_slot; slot < end_slot; slot += together) {
+    const int slots = end_slot - slot < together ? end_slot - slot : together;
+    LaneSum sums[kMaxTileRows > kLanes ? kMaxTileRows : kLanes];
+    for (int64_t tile = slot; tile < tiles; tile += kStatSlots) {
+      const int64_t first = tile * tile_rows, left = args.rows - first;
+      const int count = static_cast<int>(left < slots * tile_rows ? left : slots * tile_rows);
+      for (int done = 0; done < count; done += kLanes) {
+        RowShare shares[kLanes] = {};
+        block.run(first + done, count - done < kLanes ? count - done : kLanes, shares);
+        for (int i = 0; i < kLanes && done + i < count; ++i) sums[done + i].add(shares[i]);
+      }
     }
+    for (int i = 0; i < slots; ++i) args.slots[slot + i] = close_slot(sums + i * tile_rows, tile_rows);
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "../../cuda/kernels/launch.h"
 #include "../../cuda/kernels/rows_kernels.cuh"
+#include "../../cuda/math/row_math.h"
 #include "../c_api/status.h"
 #include "gpu.h"
 
@@ -166,6 +167,7 @@ TileShape shape_of(const qpi_problem& p) {
   const auto bytes = [](qpi_dtype dtype) { return dtype == QPI_FLOAT32 ? 4u : 2u; };
   return {static_cast<unsigned>(p.actions),
           static_cast<unsigned>(p.atoms),
+          static_cast<unsigned>(tile_rows_of(p.actions, p.atoms)),
           bytes(p.q_dtype),
           bytes(p.pi_dtype),
           p.mode == QPI_MODE_WRITE ? 0u : bytes(p.grad_dtype),
@@ -174,7 +176,8 @@ TileShape shape_of(const qpi_problem& p) {
 
 qpi_status measure_choice(qpi_kernel kernel, const qpi_problem& problem, int multiprocessors, KernelChoice* choice) {
   int blocks = 0;
-  const RowsLaunch launch{kernel, 1, choice->threads, choice->shared_bytes};
+  const RowsLaunch launch{
+      kernel, 1, choice->threads, choice->shared_bytes, choice->chunk_items, {choice->block_rows, false}};
   QPI_CUDA_TRY(blocks_per_multiprocessor(launch, problem.q_dtype, problem.atoms, &blocks),
                "occupancy of the rows kernel");
   choice->possible = blocks > 0;
@@ -182,16 +185,53 @@ qpi_status measure_choice(qpi_kernel kernel, const qpi_problem& problem, int mul
   return QPI_SUCCESS;
 }
 
-// The tile kernel with as many warps a block as leave the most warps resident.
+// The tile kernel with as many warps a multiprocessor as its registers and shared memory allow, but a divisor of 24
+// (kStatSlots), and among these with the largest chunks.
 qpi_status measure_tile(const qpi_problem& problem, size_t limit, int multiprocessors, KernelChoice* best) {
   *best = {};
-  for (const int warps : {1, 2, 4}) {
-    KernelChoice choice{false, 32 * warps, tile_shared_bytes(shape_of(problem), warps), 0};
-    if (choice.shared_bytes > limit) break;
-    QPI_TRY(measure_choice(QPI_KERNEL_TILE, problem, multiprocessors, &choice));
-    if (choice.possible && choice.resident_blocks * choice.threads >= best->resident_blocks * best->threads)
+  const TileShape shape = shape_of(problem);
+  const bool long_atoms = problem.atoms > kShortAtoms;
+  const int unit = long_atoms ? 32 / kLongPartials : 32;
+  const int tile_items = static_cast<int>(shape.tile_rows * shape.actions);
+  for (const int warps : {24, 12, 8, 6, 4, 3, 2, 1}) {
+    const int of_block = warps % 4 == 0 ? 4 : warps % 2 == 0 ? 2 : 1;
+    for (int units = 4; units > 0; --units) {
+      if (units > 1 && (units - 1) * unit >= tile_items) continue;
+      KernelChoice choice{false, 32 * of_block, tile_shared_bytes(shape, of_block, units * unit), 0, units * unit, 0,
+                          0};
+      if (choice.shared_bytes > limit) continue;
+      QPI_TRY(measure_choice(QPI_KERNEL_TILE, problem, multiprocessors, &choice));
+      if (!choice.possible || choice.resident_blocks * of_block < warps * multiprocessors) continue;
+      choice.resident_blocks = warps / of_block * multiprocessors;
       *best = choice;
+      return QPI_SUCCESS;
+    }
   }
+  return QPI_SUCCESS;
+}
+
+// The block kernel with so many tiles to a block: a thread for each (row, action), and four for each row.
+qpi_status measure_block(const qpi_problem& problem, int tiles, size_t limit, int multiprocessors, bool clusters,
+                         KernelChoice* block) {
+  *block = {};
+  const TileShape shape = shape_of(problem);
+  const int rows = tiles * static_cast<int>(shape.tile_rows);
+  const int items = rows * static_cast<int>(problem.actions), lanes = rows * kPartials;
+  const int wanted = ((items > lanes ? items : lanes) + 31) / 32 * 32;
+  const int threads = wanted > kBlockMaxThreads ? kBlockMaxThreads : wanted < 64 ? 64 : wanted;
+  KernelChoice choice{false, threads, block_shared_bytes(shape, rows), 0, 0, rows, 1};
+  const bool fits = problem.atoms <= kShortAtoms && problem.actions <= kBlockMaxActions && rows >= 32 / kPartials &&
+                    rows <= kBlockMaxRows && choice.shared_bytes <= limit;
+  if (!fits) return QPI_SUCCESS;
+  QPI_TRY(measure_choice(QPI_KERNEL_BLOCK, problem, multiprocessors, &choice));
+  if (!choice.possible) return QPI_SUCCESS;
+  for (int blocks = kMaxClusterBlocks; clusters && blocks > 1 && choice.cluster_blocks == 1; blocks /= 2) {
+    bool room = false;
+    const RowsLaunch launch{QPI_KERNEL_BLOCK, blocks, threads, choice.shared_bytes, 0, {rows, true}};
+    QPI_CUDA_TRY(cluster_fits(launch, problem.q_dtype, problem.atoms, &room), "occupancy of the block kernel");
+    if (room) choice.cluster_blocks = blocks;
+  }
+  *block = choice;
   return QPI_SUCCESS;
 }
 
@@ -210,13 +250,13 @@ qpi_status plan_create(const qpi_problem& problem, bool packed, Plan* plan) {
   QPI_CUDA_TRY(attribute(cudaDevAttrMultiProcessorCount, &multiprocessors), "cudaDeviceGetAttribute");
   QPI_CUDA_TRY(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, &shared_limit), "cudaDeviceGetAttribute");
   const auto limit = static_cast<size_t>(shared_limit);
-  QPI_CUDA_TRY(load_kernels(limit, problem.atoms), "loading the kernels");
+  // Clusters and programmatic launches came together; code for an older GPU, compiled by the driver, has neither.
   QPI_CUDA_TRY(finish_may_overlap(&plan->overlap), "loading the kernels");
+  QPI_CUDA_TRY(load_kernels(limit, problem.atoms, plan->overlap), "loading the kernels");
 
-  plan->stream = {true, kStreamThreads, 0, 0};
+  plan->stream = {true, kStreamThreads, 0, 0, 0, 0, 0};
   QPI_TRY(measure_choice(QPI_KERNEL_STREAM, problem, multiprocessors, &plan->stream));
-  plan->tile = {};
-  plan->block_tiles = 0;
+  plan->tile = plan->block[0] = plan->block[1] = {};
   // Far beyond shared memory the kernels' 32-bit sizes would wrap.
   constexpr int64_t kMaxRow = 1 << 16;
   if (packed && problem.actions * problem.atoms <= kMaxRow) {
@@ -224,9 +264,8 @@ qpi_status plan_create(const qpi_problem& problem, bool packed, Plan* plan) {
     // Below four warps a multiprocessor nothing hides the latencies.
     const bool starved = plan->tile.resident_blocks * plan->tile.threads < 4 * 32 * multiprocessors;
     if (starved && problem.kernel == QPI_KERNEL_AUTO) plan->tile.possible = false;
-    for (int tiles = kBlockMaxTiles; tiles > 0 && plan->block_tiles == 0; --tiles) {
-      if (block_shared_bytes(shape_of(problem), tiles) <= limit) plan->block_tiles = tiles;
-    }
+    for (int i = 0; i < 2; ++i)
+      QPI_TRY(measure_block(problem, i + 1, limit, multiprocessors, plan->overlap, &plan->block[i]));
   }
   if ((problem.kernel == QPI_KERNEL_TILE || problem.kernel == QPI_KERNEL_BLOCK) && !plan->tile.possible) {
     const char* asked = problem.kernel == QPI_KERNEL_TILE ? "QPI_KERNEL_TILE" : "QPI_KERNEL_BLOCK";
@@ -234,9 +273,10 @@ qpi_status plan_create(const qpi_problem& problem, bool packed, Plan* plan) {
       return fail(QPI_ERROR_UNSUPPORTED, "kernel is %s, which needs packed arrays; these have strides", asked);
     }
     return fail(QPI_ERROR_UNSUPPORTED,
-                "kernel is %s, but 8 rows of %" PRId64 " actions and %" PRId64
-                " atoms need %zu bytes of shared memory; a block of GPU %d has %zu for them",
-                asked, problem.actions, problem.atoms, tile_shared_bytes(shape_of(problem), 1), problem.device, limit);
+                "kernel is %s, but %d rows of %" PRId64 " actions and %" PRId64
+                " atoms need more than the %zu bytes of shared memory that a block of GPU %d has",
+                asked, tile_rows_of(problem.actions, problem.atoms), problem.actions, problem.atoms, limit,
+                problem.device);
   }
   return QPI_SUCCESS;
 }
@@ -246,23 +286,54 @@ Choice choose(const Plan& plan, const qpi_problem& problem, int64_t rows) {
   const int limit = problem.max_blocks > 0 ? problem.max_blocks : INT32_MAX;
   const bool forced = problem.kernel != QPI_KERNEL_AUTO;
 
-  const int64_t tiles = tile_count(rows);
+  const int tile_rows = tile_rows_of(problem.actions, problem.atoms);
+  const int64_t tiles = tile_count(rows, tile_rows);
+  const int slots = slots_in_use(rows, tile_rows);
 
-  if (problem.kernel != QPI_KERNEL_STREAM && problem.kernel != QPI_KERNEL_TILE && tiles <= plan.block_tiles) {
-    const auto whole_warps = [](int64_t threads) { return (threads + 31) / 32 * 32; };
-    const int64_t least = tiles < 2 ? 64 : tiles * 32, items = whole_warps(rows * problem.actions);
-    const int threads = at_most(items < least ? least : items, kBlockMaxThreads);
-    return {QPI_KERNEL_BLOCK, 1, threads, block_shared_bytes(shape_of(problem), static_cast<int>(tiles)),
-            forced ? "asked for" : "packed arrays, and one block holds the batch"};
+  if (problem.kernel != QPI_KERNEL_STREAM && problem.kernel != QPI_KERNEL_TILE) {
+    for (const KernelChoice& block : plan.block) {
+      const int64_t blocks = block.possible ? (rows + block.block_rows - 1) / block.block_rows : INT64_MAX;
+      if (blocks > block.cluster_blocks || blocks > limit) continue;
+      return {QPI_KERNEL_BLOCK,
+              static_cast<int>(blocks),
+              block.threads,
+              block.shared_bytes,
+              0,
+              block.block_rows,
+              true,
+              forced ? "asked for" : "packed arrays, and few enough rows for one launch"};
+    }
+    if (plan.block[0].possible && tiles <= plan.block[0].resident_blocks && tiles <= limit) {
+      return {QPI_KERNEL_BLOCK,
+              static_cast<int>(tiles),
+              plan.block[0].threads,
+              plan.block[0].shared_bytes,
+              0,
+              plan.block[0].block_rows,
+              false,
+              forced ? "asked for" : "packed arrays, and every tile has a block"};
+    }
   }
   if (problem.kernel != QPI_KERNEL_STREAM && plan.tile.possible) {
     const int warps = plan.tile.threads / 32;
-    const int wanted = at_most((slots_in_use(rows) + warps - 1) / warps, plan.tile.resident_blocks);
-    return {QPI_KERNEL_TILE, at_most(wanted, limit), plan.tile.threads, plan.tile.shared_bytes,
+    const int wanted = at_most((slots + warps - 1) / warps, plan.tile.resident_blocks);
+    return {QPI_KERNEL_TILE,
+            at_most(wanted, limit),
+            plan.tile.threads,
+            plan.tile.shared_bytes,
+            plan.tile.chunk_items,
+            0,
+            false,
             forced ? "asked for" : "packed arrays whose tiles fit in shared memory"};
   }
-  const int wanted = at_most(slots_in_use(rows), plan.stream.resident_blocks);
-  return {QPI_KERNEL_STREAM, at_most(wanted, limit), plan.stream.threads, plan.stream.shared_bytes,
+  const int wanted = at_most(slots, plan.stream.resident_blocks);
+  return {QPI_KERNEL_STREAM,
+          at_most(wanted, limit),
+          plan.stream.threads,
+          plan.stream.shared_bytes,
+          0,
+          0,
+          false,
           forced ? "asked for" : "strided arrays, or tiles too large for shared memory"};
 }
 
@@ -273,9 +344,10 @@ qpi_status run(const Plan& plan, const qpi_problem& problem, const RowsArgs& row
   DeviceGuard guard;
   QPI_TRY(guard.enter(problem.device));
   const Choice choice = choose(plan, problem, rows.rows);
-  const RowsLaunch launch{choice.kernel, choice.blocks, choice.threads, choice.shared_bytes};
+  const RowsLaunch launch{choice.kernel,       choice.blocks,      choice.threads,
+                          choice.shared_bytes, choice.chunk_items, {choice.block_rows, choice.whole_step}};
   QPI_CUDA_TRY(launch_rows(rows, finish, launch, stream), "launching the rows kernel");
-  if (choice.kernel == QPI_KERNEL_BLOCK) return QPI_SUCCESS;
+  if (choice.whole_step) return QPI_SUCCESS;
   QPI_CUDA_TRY(launch_finish(finish, plan.overlap, stream), "launching the finish kernel");
   return QPI_SUCCESS;
 }

@@ -15,13 +15,16 @@ struct KernelChoice {
   int threads;
   size_t shared_bytes;
   int resident_blocks;  // on the whole GPU
+  int chunk_items;      // of the tile kernel
+  int block_rows;       // of the block kernel
+  int cluster_blocks;   // of the block kernel: the most in one cluster
 };
 
 struct Plan {
   bool overlap;  // programmatic dependent launch
   KernelChoice stream;
   KernelChoice tile;
-  int block_tiles;  // tiles that the block kernel can hold; 0: none
+  KernelChoice block[2];  // a tile to a block, and two
 };
 
 qpi_status plan_create(const qpi_problem& problem, bool packed, Plan* plan);
@@ -31,6 +34,8 @@ struct Choice {
   qpi_kernel kernel;
   int blocks, threads;
   size_t shared_bytes;
+  int chunk_items, block_rows;
+  bool whole_step;  // in one launch
   const char* why;
 };
 Choice choose(const Plan& plan, const qpi_problem& problem, int64_t rows);

@@ -19,6 +19,9 @@ extern "C" void exp_all(const float* x, float* y, long n) {
 extern "C" void exp_clamped_all(const float* x, float* y, long n) {
   for (long i = 0; i < n; ++i) y[i] = qpi::exp_clamped(x[i]);
 }
+extern "C" void exp_in_range_all(const float* x, float* y, long n) {
+  for (long i = 0; i < n; ++i) y[i] = qpi::exp_in_range(x[i]);
+}
 extern "C" void log_all(const float* x, float* y, long n) {
   for (long i = 0; i < n; ++i) y[i] = qpi::log_at_least_one(x[i]);
 }
@@ -64,6 +67,14 @@ def test_exp(functions):
     bound = (1e-7 + 1.4e-8 * np.abs(x.astype(np.float64))) * want
     for function in (functions.exp_all, functions.exp_clamped_all):
         assert (np.abs(apply(function, x) - want) <= bound).all()
+
+
+def test_exp_on_both_sides_of_zero(functions):
+    x = every_seventh(1e-38, 87.0)
+    x = np.concatenate([-x, [0], x]).astype(np.float32)
+    want = np.exp(x.astype(np.float64))
+    bound = (1e-7 + 1.4e-8 * np.abs(x.astype(np.float64))) * want
+    assert (np.abs(apply(functions.exp_in_range_all, x) - want) <= bound).all()
 
 
 def test_exp_at_its_ends(functions):

@@ -137,7 +137,8 @@ def test_policy_logits_may_be_shifted(backend, problem, shift):
 def test_critic_logits_may_be_shifted_action_by_action(backend, problem, shift):
     q = (np.round(problem.q * 256) / 256).astype(np.float32)
     moved = q + (np.float32(shift) * np.arange(q.shape[-2], dtype=np.float32))[:, None]
-    assert_same_bits(increments(backend, problem, q=q).grad, increments(backend, problem, q=moved).grad)
+    bound = slack(replace(problem, q=q)) + slack(replace(problem, q=moved))
+    assert_close(increments(backend, problem, q=q).grad, increments(backend, problem, q=moved).grad, bound)
 
 
 @given(problem=ORDINARY, seed=st.integers(0, 1000))
