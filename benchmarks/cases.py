@@ -13,6 +13,10 @@ SEED_SHAPE = (11, 21)
 # What an option adds to the plain step (value_scale "none", reduction "mean", mode "add", one support for all actions).
 OPTIONS = ("mask", "weights", "per_action", "running_std")
 
+# The peers that run the plain step of the seed's shape. In a float16 gradient the mean over millions of rows vanishes,
+# and with it what a peer could be checked by.
+PEERS = {"float32": ("seed", "triton", "cupy", "torch_eager", "torch_compile"), "bfloat16": ("triton",)}
+
 # Up to this many bytes the inputs stay in the last-level cache and are used again; beyond it, several sets take turns.
 HOT_BYTES = 2 << 20
 
@@ -67,9 +71,7 @@ def rows_for(actions: int, atoms: int, dtype: str = "float32", nbytes: float = 1
 
 def plain(rows: int, actions: int = SEED_SHAPE[0], atoms: int = SEED_SHAPE[1], dtype: str = "float32") -> Case:
     """The plain step with logits and gradient of one dtype, and the peers that run it."""
-    peers: tuple[str, ...] = ()
-    if (actions, atoms) == SEED_SHAPE:
-        peers = ("seed", "triton", "cupy", "torch_eager", "torch_compile") if dtype == "float32" else ("triton",)
+    peers = PEERS.get(dtype, ()) if (actions, atoms) == SEED_SHAPE else ()
     return Case(rows, actions, atoms, dtype, dtype, dtype, peers=peers)
 
 

@@ -10,7 +10,14 @@ from .figures import FIGURES, import_ratio
 from .results import case_fields, row_key
 
 SHORT = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
-PEERS = ("seed", "triton", "torch_compile", "cupy", "torch_eager", "numpy")
+PEERS = {
+    "seed": "seed",
+    "triton": "triton",
+    "torch_compile": "compile",
+    "cupy": "cupy",
+    "torch_eager": "eager",
+    "numpy": "numpy",
+}
 SHOWN_NOTES = 15
 SHOWN_FAILURES = 20
 
@@ -48,7 +55,7 @@ def step_lines(result: dict) -> list[str]:
         if not rows:
             continue
         peers = [peer for peer in PEERS if any(peer in row["vs"] for row in rows)]
-        head = ["us", "spread", "% copy", "error", "KL error", *(f"vs {peer}" for peer in peers)]
+        head = ["us", "spread", "% copy", "error", "KL error", *(f"vs {PEERS[peer]}" for peer in peers)]
         cells = [["whole step, " + backend, "kernel", "cache", *head]]
         for row in rows:
             fraction, error = row.get("fraction_of_copy"), row.get("error", {})

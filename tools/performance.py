@@ -79,7 +79,8 @@ def draw(shown: dict, path: Path) -> None:
     matplotlib.use("svg")
     from matplotlib import pyplot
 
-    style = {"svg.fonttype": "none", "svg.hashsalt": OURS, "font.size": 9, "axes.titlesize": 10, "axes.grid": True, "grid.alpha": 0.3}
+    style = {"font.size": 9, "axes.titlesize": 10, "axes.grid": True, "grid.alpha": 0.3}
+    style |= {"svg.fonttype": "none", "svg.hashsalt": OURS}  # the same file for the same data
     with matplotlib.rc_context(style):
         figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4.2), layout="constrained")
         left.plot(*zip(*shown["roof"], strict=True), color="black", linestyle="--", label="the bytes at the copy rate")

@@ -41,6 +41,8 @@ class NumpyGpu:
 class NumpyPeer(Peer):
     """The step in NumPy, with a fault of its own."""
 
+    slowness = 500  # so that a graph holds few steps
+
     def __init__(self, fault=""):
         super().__init__(NumpyGpu(), CASE, arrays.host_sets(CASE, 0))
         self.fault = fault
