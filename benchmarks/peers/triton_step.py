@@ -6,6 +6,7 @@ a grid gives the same bits each time. The tile sizes and the grid are tuned for 
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -15,6 +16,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from . import LAW, STATE
 
+LOG2_E = tl.constexpr(math.log2(math.e))
 TAU = tl.constexpr(STATE["tau"])
 KL_TARGET = tl.constexpr(STATE["kl_target"])
 KL_ALPHA = tl.constexpr(STATE["kl_alpha"])
@@ -32,18 +34,18 @@ class Tuning(NamedTuple):
     atoms: int  # that are loaded at once; fewer than there are: the softmax is taken online
     warps: int
     stages: int  # of the loop over tiles
-    waves: int  # programs per multiprocessor; 0: one program for each tile
+    programs: int  # per multiprocessor, at most; beyond them a program takes several tiles
 
 
 TUNINGS = (
-    Tuning(rows=16, atoms=32, warps=8, stages=1, waves=0),
-    Tuning(rows=8, atoms=32, warps=4, stages=1, waves=0),
-    Tuning(rows=4, atoms=32, warps=4, stages=1, waves=0),
-    Tuning(rows=1, atoms=32, warps=1, stages=1, waves=0),
-    Tuning(rows=32, atoms=8, warps=4, stages=1, waves=0),
-    Tuning(rows=16, atoms=8, warps=4, stages=1, waves=0),
-    Tuning(rows=8, atoms=32, warps=4, stages=1, waves=8),
-    Tuning(rows=8, atoms=32, warps=4, stages=3, waves=4),
+    Tuning(rows=16, atoms=32, warps=8, stages=1, programs=32),
+    Tuning(rows=8, atoms=32, warps=4, stages=1, programs=64),
+    Tuning(rows=4, atoms=32, warps=4, stages=1, programs=64),
+    Tuning(rows=1, atoms=32, warps=1, stages=1, programs=64),
+    Tuning(rows=32, atoms=8, warps=4, stages=1, programs=64),
+    Tuning(rows=16, atoms=8, warps=4, stages=1, programs=64),
+    Tuning(rows=8, atoms=32, warps=4, stages=1, programs=8),
+    Tuning(rows=8, atoms=32, warps=4, stages=3, programs=4),
 )
 
 
@@ -79,7 +81,7 @@ def rows_kernel(
         here = (first + in_tile < rows)[:, None] & (action < ACTIONS)[None, :]
         q_tile = q + first * (ACTIONS * ATOMS) + pair[:, :, None] * ATOMS
 
-        # Softmax over the atoms: largest logit, sum of the weights, weighted sum of the support.
+        # Softmax over the atoms, to base 2: largest logit, sum of the weights, weighted sum of the support.
         top = tl.full([TILE_ROWS, TILE_ACTIONS], float("-inf"), tl.float32)
         norm = tl.zeros([TILE_ROWS, TILE_ACTIONS], tl.float32)
         value = tl.zeros([TILE_ROWS, TILE_ACTIONS], tl.float32)
@@ -88,9 +90,9 @@ def rows_kernel(
             mask = here[:, :, None] & within[None, None, :]
             logits = tl.load(q_tile + (start + atom)[None, None, :], mask=mask, other=float("-inf")).to(tl.float32)
             points = tl.load(support + start + atom, mask=within, other=0.0)
-            higher = tl.maximum(top, tl.max(logits, 2))
-            weights = tl.exp(logits - higher[:, :, None])
-            shrink = tl.exp(top - higher)
+            higher = tl.maximum(top, tl.max(logits, 2) * LOG2_E)
+            weights = tl.exp2(logits * LOG2_E - higher[:, :, None])
+            shrink = tl.exp2(top - higher)
             norm = norm * shrink + tl.sum(weights, 2)
             value = value * shrink + tl.sum(weights * points[None, None, :], 2)
             top = higher
@@ -163,7 +165,7 @@ class Step:
         self, rows: int, actions: int, atoms: int, device: str, tuning: Tuning, multiprocessors: int, overlap: bool
     ):
         tiles = -(-rows // tuning.rows)
-        self.programs = min(tiles, tuning.waves * multiprocessors) if tuning.waves else tiles
+        self.programs = min(tiles, tuning.programs * multiprocessors)
         self.partials = torch.zeros(self.programs, device=device)
         self.rows, self.overlap = rows, overlap
         self.options = {
