@@ -34,8 +34,9 @@ CPU_PEERS = {"numpy": "NumPy", "torch_eager": "torch eager", "torch_compile": "t
 
 
 def load(path: Path = RESULT) -> dict:
-    """The recorded run, or an empty dict."""
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    """The recorded run, or an empty dict where there is none or nothing was timed in it."""
+    result = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return result if "copy_tb_s" in result else {}
 
 
 def plain_rows(result: dict) -> list[dict]:

@@ -108,7 +108,9 @@ def test_without_a_result_the_page_says_so():
 def test_the_recorded_result_is_read(tmp_path):
     assert measured.load(tmp_path / "none.json") == {}
     (tmp_path / "gpu.json").write_text(json.dumps({"device": "A"}), encoding="utf-8")
-    assert measured.load(tmp_path / "gpu.json") == {"device": "A"}
+    assert measured.load(tmp_path / "gpu.json") == {}, "nothing was timed"
+    (tmp_path / "gpu.json").write_text(json.dumps(whole()), encoding="utf-8")
+    assert measured.load(tmp_path / "gpu.json") == whole()
 
 
 PLACE = "<!-- begin: {0} -->\nold\n<!-- end: {0} -->\n"
