@@ -9,6 +9,8 @@ from itertools import pairwise
 import numpy as np
 from cuda.bindings import driver
 
+from .arrays import TYPESTR, DeviceArray
+
 
 def call(function, *arguments):
     """Call the driver; raise on an error, return what it gave."""
@@ -77,10 +79,20 @@ class Gpu:
         self.stream = call(driver.cuStreamCreate, int(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
         self.handle = int(self.stream)
         attribute = driver.CUdevice_attribute
-        self.l2_bytes = int(call(driver.cuDeviceGetAttribute, attribute.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, device))
-        major = call(driver.cuDeviceGetAttribute, attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device)
-        minor = call(driver.cuDeviceGetAttribute, attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device)
-        self.capability = int(major), int(minor)
+
+        def number(name) -> int:
+            return int(call(driver.cuDeviceGetAttribute, name, device))
+
+        self.l2_bytes = number(attribute.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)
+        self.multiprocessors = number(attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
+        self.capability = (
+            number(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
+            number(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
+        )
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """The stream, by the protocol for streams."""
+        return 0, self.handle
 
     def free_bytes(self) -> int:
         return int(call(driver.cuMemGetInfo)[0])
@@ -99,8 +111,21 @@ class Gpu:
             graph = call(driver.cuStreamEndCapture, self.stream)
         return Graph(graph, self.stream)
 
-    def copy(self, target: Memory, source: Memory) -> None:
-        call(driver.cuMemcpyDtoDAsync, target.address, source.address, source.nbytes, self.stream)
+    def copy(self, target: Memory, source: Memory, nbytes: int) -> None:
+        call(driver.cuMemcpyDtoDAsync, target.address, source.address, nbytes, self.stream)
+
+    def set_bytes(self, array: DeviceArray, byte: int) -> None:
+        """Set every byte of an array, when everything before is done. 255 makes every float a NaN."""
+        self.synchronize()
+        call(driver.cuMemsetD8, array.address, byte, array.nbytes)
+        self.synchronize()
+
+    def fetch(self, array: DeviceArray) -> np.ndarray:
+        """An array's content, when everything before is done; bfloat16 as uint16."""
+        self.synchronize()
+        values = np.empty(array.shape, np.uint16 if array.dtype == "bfloat16" else TYPESTR[array.dtype])
+        call(driver.cuMemcpyDtoH, values.ctypes.data, array.address, array.nbytes)
+        return values
 
     def times_ms(self, launch: Callable[[], None], repeats: int) -> list[float]:
         """Time on the stream of each of `repeats` calls that follow one another without a pause."""

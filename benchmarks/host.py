@@ -14,7 +14,7 @@ from .native import Native
 from .ours import Ours, as_argument
 from .results import Recorder, Unavailable
 from .step import device_sets
-from .timing import host_us
+from .timing import Timing, host_time
 
 ROWS = 32
 CALLS = 200  # a batch: its launches fit in the driver's queue
@@ -61,7 +61,7 @@ def launches_of(gpu: Gpu, ours: Ours) -> int:
     return nodes
 
 
-def torch_us(gpu: Gpu, ours: Ours, one: InputSet) -> float:
+def torch_time(gpu: Gpu, ours: Ours, one: InputSet) -> Timing:
     """Unbound calls with five fresh tensors, on torch's current stream."""
     if importlib.util.find_spec("torch") is None:
         raise Unavailable("torch is not installed")
@@ -73,10 +73,10 @@ def torch_us(gpu: Gpu, ours: Ours, one: InputSet) -> float:
     kept = one.through(lambda array: torch.as_tensor(array, device=device))
     with torch.cuda.device(gpu.ordinal), torch.cuda.stream(torch.cuda.Stream()):
         fresh = of_fresh(ours.operator.step, lambda: kept.through(lambda array: array.view(array.shape)))
-        return host_us(fresh, torch.cuda.synchronize, CALLS, BATCHES)
+        return host_time(fresh, torch.cuda.synchronize, CALLS, BATCHES)
 
 
-def cupy_us(gpu: Gpu, ours: Ours, one: InputSet) -> float:
+def cupy_time(gpu: Gpu, ours: Ours, one: InputSet) -> Timing:
     """Unbound calls with five fresh CuPy arrays, on CuPy's current stream."""
     if importlib.util.find_spec("cupy") is None:
         raise Unavailable("CuPy is not installed")
@@ -86,10 +86,21 @@ def cupy_us(gpu: Gpu, ours: Ours, one: InputSet) -> float:
         kept = one.through(cupy.asarray)
         with cupy.cuda.Stream(non_blocking=True):
             fresh = of_fresh(ours.operator.step, lambda: kept.through(lambda array: array.view()))
-            return host_us(fresh, gpu.synchronize, CALLS, BATCHES)
+            return host_time(fresh, gpu.synchronize, CALLS, BATCHES)
 
 
-def pointers_us(gpu: Gpu, ours: Ours, one: InputSet) -> float:
+def numba_time(gpu: Gpu, ours: Ours, one: InputSet) -> Timing:
+    """Unbound calls with five fresh Numba arrays, on Numba's default stream."""
+    if importlib.util.find_spec("numba") is None or importlib.util.find_spec("numba.cuda") is None:
+        raise Unavailable("Numba's CUDA target is not installed")
+    from numba import cuda
+
+    cuda.select_device(gpu.ordinal)
+    fresh = of_fresh(ours.operator.step, lambda: one.through(cuda.as_cuda_array))
+    return host_time(fresh, gpu.synchronize, CALLS, BATCHES)
+
+
+def pointers_time(gpu: Gpu, ours: Ours, one: InputSet) -> Timing:
     """Unbound calls with five raw pointers, which the caller made once."""
     kept = one.through(as_argument)
     stream = gpu.handle
@@ -99,22 +110,22 @@ def pointers_us(gpu: Gpu, ours: Ours, one: InputSet) -> float:
             kept.q, kept.pi, kept.grad, legal_actions=kept.legal, row_weights=kept.weights, stream=stream
         )
 
-    return host_us(of_call(call), gpu.synchronize, CALLS, BATCHES)
+    return host_time(of_call(call), gpu.synchronize, CALLS, BATCHES)
 
 
-def bound_us(gpu: Gpu, ours: Ours) -> float:
+def bound_time(gpu: Gpu, ours: Ours) -> Timing:
     """Bound steps, with the stream as an integer."""
     step, stream = ours.bound[0].step, gpu.handle
-    return host_us(of_call(lambda: step(stream)), gpu.synchronize, CALLS, BATCHES)
+    return host_time(of_call(lambda: step(stream)), gpu.synchronize, CALLS, BATCHES)
 
 
 def run(recorder: Recorder, gpu: Gpu, work: Path) -> None:
     """Measure everything at a size where the device is faster than the host."""
 
     def put(name: str, measure, *arguments) -> None:
-        us = recorder.attempt(f"host, {name}", measure, *arguments)
-        if us is not None:
-            recorder.put(host_us={name: round(us, 3)})
+        taken = recorder.attempt(f"host, {name}", measure, *arguments)
+        if taken is not None:
+            recorder.put(host_us={name: round(taken.us, 3)}, host_spread={name: round(taken.spread, 3)})
 
     def measure_all(case: Case) -> None:
         with device_sets(gpu, case) as sets:
@@ -123,10 +134,11 @@ def run(recorder: Recorder, gpu: Gpu, work: Path) -> None:
             recorder.put(host_us={"launches": launches, "rows": case.rows})
             native = recorder.attempt("compiling the bare launches", Native, work, gpu.capability)
             if native is not None:
-                put("bare_c", native.launches_us, launches, gpu.capability >= (9, 0), CALLS, BATCHES)
-            put("bound", bound_us, gpu, ours)
-            put("pointers", pointers_us, gpu, ours, sets[0])
-            put("torch", torch_us, gpu, ours, sets[0])
-            put("cupy", cupy_us, gpu, ours, sets[0])
+                put("bare_c", native.launches_time, launches, gpu.capability >= (9, 0), CALLS, BATCHES)
+            put("bound", bound_time, gpu, ours)
+            put("pointers", pointers_time, gpu, ours, sets[0])
+            put("torch", torch_time, gpu, ours, sets[0])
+            put("cupy", cupy_time, gpu, ours, sets[0])
+            put("numba", numba_time, gpu, ours, sets[0])
 
     recorder.attempt("host", measure_all, Case(ROWS, options=OPTIONS))

@@ -6,11 +6,11 @@ import ctypes
 import hashlib
 import os
 import shutil
-import statistics
 import subprocess
 from pathlib import Path
 
 from .results import Unavailable
+from .timing import Timing
 
 SOURCE = Path(__file__).with_name("native.cu")
 SEED_FILES = ("rl_q_pi_distill_grad.cu", "rl_q_distill_lambda_controller.cu")
@@ -79,13 +79,13 @@ class Native:
         if sources:
             self.library.qpi_bench_seed_step.argtypes = [*[ctypes.c_void_p] * 5, ctypes.c_int, ctypes.c_void_p]
 
-    def launches_us(self, launches: int, overlap: bool, calls: int, batches: int) -> float:
-        """Host microseconds of this many bare launches, as C makes them."""
+    def launches_time(self, launches: int, overlap: bool, calls: int, batches: int) -> Timing:
+        """Host time of this many bare launches, as C makes them."""
         microseconds = (ctypes.c_double * batches)()
         error = self.library.qpi_bench_launches(launches, calls, batches, int(overlap), microseconds)
         if error:
             raise RuntimeError(f"qpi_bench_launches: CUDA error {error}")
-        return statistics.median(microseconds)
+        return Timing.of(list(microseconds))
 
     def seed_step(self, q: int, pi: int, support: int, bus: int, grad: int, rows: int, stream: int) -> None:
         """Both seed kernels on a stream."""

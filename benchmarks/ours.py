@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+
+import numpy as np
 
 import qpi_distill as qpi
 
-from .arrays import DeviceArray, InputSet, support_of
+from .arrays import DeviceArray, InputSet, period_set, support_of
 from .cases import Case
 from .peers import STATE
+from .reference import evaluate
 
 
 class Ours:
@@ -22,16 +26,19 @@ class Ours:
         DeviceArrays, or NumPy arrays on the CPU.
     device : str
         "cpu" or "cuda:<ordinal>".
+    exact : bool
+        Whether the gradient is what the accuracy is measured by: at lambda 1, not divided by the rows, written over.
     """
 
-    def __init__(self, case: Case, sets: list[InputSet], device: str):
-        self.isv = qpi.ISV(**STATE, device=device)
+    def __init__(self, case: Case, sets: list[InputSet], device: str, exact: bool = False):
+        self.isv = qpi.ISV(**(STATE | {"lam": 1.0} if exact else STATE), device=device)
         self.operator = qpi.Distiller(
             support=support_of(case),
             actions=case.actions,
             atoms=case.atoms,
             isv=self.isv,
-            reduction="mean",
+            reduction="sum" if exact else "mean",
+            mode="write" if exact else "add",
             value_scale="running_std" if "running_std" in case.options else "none",
             q_dtype=case.q_dtype,
             pi_dtype=case.pi_dtype,
@@ -65,3 +72,27 @@ def kernel_name(explanation: str) -> str:
     """The kernel in what `Distiller.explain` says."""
     match = re.search(r"(\w+) kernel|^CPU, ([^,]+)", explanation)
     return (match[1] or match[2]) if match else explanation[:40]
+
+
+def largest_error(case: Case, one: InputSet, device: str, fetch: Callable[[], np.ndarray], *stream: int) -> dict:
+    """The field "error" of a row: the largest distance of the gradient, and that of the batch KL, from float64.
+
+    Parameters
+    ----------
+    case : Case
+        What is measured.
+    one : InputSet
+        Its arrays. The gradient is overwritten.
+    device : str
+        As for `Ours`.
+    fetch : callable
+        Gives the gradient when the step is done; bfloat16 as uint16.
+    stream : int
+        On a GPU, where the step runs.
+    """
+    exact = Ours(case, [one], device, exact=True)
+    exact.steps(1, *stream)
+    kl = exact.isv.read(*stream).kl_last
+    reference = evaluate(case, period_set(case))
+    grad = reference.gradient_error(fetch(), case.grad_dtype)
+    return {"grad": float(f"{grad:.3g}"), "kl": float(f"{abs(kl - reference.mean_kl(case.rows)):.3g}")}

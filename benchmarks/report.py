@@ -5,17 +5,27 @@ Standard library only.
 
 from __future__ import annotations
 
-from .cases import FIGURES
-from .results import row_key
+from .cases import CPU_CASES, GPU_CASES
+from .figures import FIGURES, import_ratio
+from .results import case_fields, row_key
 
 SHORT = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
-PEERS = ("seed", "torch_compile", "torch_eager", "numpy")
+PEERS = {
+    "seed": "seed",
+    "triton": "triton",
+    "torch_compile": "compile",
+    "cupy": "cupy",
+    "torch_eager": "eager",
+    "numpy": "numpy",
+}
 SHOWN_NOTES = 15
 SHOWN_FAILURES = 20
 
-# A ratio may be this much worse before it counts: timings of a few microseconds and of the host scatter more.
+# A ratio may be this much worse before it counts: timings of a few microseconds and of the host scatter more. Errors
+# are of the same inputs in each run, but another order of the same additions may move the largest one.
 TOLERANCE = 0.10
 LOOSE_TOLERANCE = 0.25
+ERROR_TOLERANCE = 0.5
 
 
 def dtype_text(row: dict) -> str:
@@ -45,16 +55,19 @@ def step_lines(result: dict) -> list[str]:
         if not rows:
             continue
         peers = [peer for peer in PEERS if any(peer in row["vs"] for row in rows)]
-        cells = [["whole step, " + backend, "kernel", "cache", "us", "% copy", *(f"vs {peer}" for peer in peers)]]
+        head = ["us", "spread", "% copy", "error", "KL error", *(f"vs {PEERS[peer]}" for peer in peers)]
+        cells = [["whole step, " + backend, "kernel", "cache", *head]]
         for row in rows:
-            fraction = row.get("fraction_of_copy")
+            fraction, error = row.get("fraction_of_copy"), row.get("error", {})
             cells.append(
                 [
                     case_text(row),
                     row.get("kernel", "-"),
                     row["cache"],
                     f"{row['us']:.2f}" if "us" in row else "-",
+                    f"{100 * row['spread']:.1f} %" if "spread" in row else "-",
                     "-" if fraction is None else f"{100 * fraction:.1f}",
+                    *(f"{error[name]:.1e}" if name in error else "-" for name in ("grad", "kl")),
                     *(f"{row['vs'][peer]:.2f}" if peer in row["vs"] else "-" for peer in peers),
                 ]
             )
@@ -80,8 +93,7 @@ def figure_lines(result: dict) -> list[str]:
     cells = [["figure", "reached", "wanted", ""]]
     for figure in FIGURES:
         value, verdict = figure.verdict(result)
-        sign = ">=" if figure.at_least else "<="
-        cells.append([figure.what, "-" if value is None else f"{value:.2f}", f"{sign} {figure.bound:g}", verdict])
+        cells.append([figure.what, figure.text(value), figure.wanted, verdict])
     return ["", *table(cells)]
 
 
@@ -125,6 +137,9 @@ def head_line(result: dict) -> str:
 def render(result: dict) -> str:
     """The whole report; the figures come last."""
     lines = [head_line(result), *check_lines(result), *step_lines(result), *host_lines(result)]
+    cpu = result.get("cpu")
+    if cpu:
+        lines.append(f"CPU rows: {cpu['cores']} cores of {cpu['model'] or 'an unknown processor'}, {cpu['isa']}")
     imports = result.get("import_s")
     if imports:
         lines.append("import, s: " + ", ".join(f"{name} {seconds:.3f}" for name, seconds in imports.items()))
@@ -139,9 +154,10 @@ def render(result: dict) -> str:
 
 
 def regressions(old: dict, new: dict) -> list[str]:
-    """Ratios of `new` that are worse than those of `old`, one line each.
+    """What is worse in `new` than in `old`, one line each: ratios, errors, and steps that were not measured.
 
-    Only ratios are compared, and only between results of the same kind of device.
+    Only ratios are compared, and only between results of the same kind of device; those of the CPU only where the cores
+    and the instruction set are the same. A peer that is missing in `new` is passed over: the time may have been short.
     """
     if old.get("device") != new.get("device"):
         return [f"results of {old.get('device')} and {new.get('device')} cannot be compared"]
@@ -152,23 +168,34 @@ def regressions(old: dict, new: dict) -> list[str]:
             return
         loss = after / before if lower else before / after
         if loss > 1 + tolerance:
-            found.append(f"{what}: {before:.3f} before, {after:.3f} now")
+            found.append(f"{what}: {before:.3g} before, {after:.3g} now")
 
+    processors = [result.get("cpu", {}) for result in (old, new)]
+    same = all(processors[0].get(fact) == processors[1].get(fact) for fact in ("cores", "isa"))
+
+    known = {row_key(case_fields(case)) for case in (*GPU_CASES, *CPU_CASES)}
     fresh = {row_key(row): row for row in new.get("step", ())}
     for row in old.get("step", ()):
-        now = fresh.get(row_key(row))
-        if now is None:
-            continue
         name = f"{case_text(row)} ({row['backend']})"
+        now = fresh.get(row_key(row), {})
+        if "us" in row and "us" not in now and row_key(row) in known:
+            found.append(f"{name}: measured before, not now")
+        if not now or (row["backend"] == "cpu" and not same):
+            continue
         tolerance = LOOSE_TOLERANCE if row["cache"] == "hot" or row["backend"] == "cpu" else TOLERANCE
         compare(f"{name}, fraction of copy", row.get("fraction_of_copy"), now.get("fraction_of_copy"), tolerance)
         for peer, before in row["vs"].items():
             compare(f"{name}, against {peer}", before, now["vs"].get(peer), tolerance)
+        for kind, before in row.get("error", {}).items():
+            after = now.get("error", {}).get(kind)
+            compare(f"{name}, error of {kind}", before, after, ERROR_TOLERANCE, lower=True)
     hosts = [result.get("host_us", {}) for result in (old, new)]
-    if all(host.get("bare_c") for host in hosts):
-        for name in hosts[0]:
-            if name in ("bare_c", "launches", "rows") or name not in hosts[1]:
-                continue
+    for name in hosts[0]:
+        if name not in hosts[1]:
+            found.append(f"host, {name}: measured before, not now")
+        elif all(host.get("bare_c") for host in hosts) and name not in ("bare_c", "launches", "rows"):
             before, after = (host[name] / host["bare_c"] for host in hosts)
             compare(f"host, {name} over bare C", before, after, LOOSE_TOLERANCE, lower=True)
+    ratios = [import_ratio(result) for result in (old, new)]
+    compare("import over NumPy's", *ratios, LOOSE_TOLERANCE, lower=True)
     return found

@@ -53,8 +53,9 @@ def update(old: dict, new: dict) -> dict:
     merged = {**old, **new}
     if "step" in merged:
         merged["step"] = merge_rows(old.get("step", ()), new.get("step", ()))
-    if "host_us" in merged:
-        merged["host_us"] = {**old.get("host_us", {}), **new.get("host_us", {})}
+    for name in ("host_us", "host_spread"):
+        if name in merged:
+            merged[name] = {**old.get(name, {}), **new.get(name, {})}
     if "notes" in merged:
         merged["notes"] = list(dict.fromkeys((*old.get("notes", ()), *new.get("notes", ()))))
     return merged

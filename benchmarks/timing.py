@@ -5,17 +5,32 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
-from .arrays import random_block
+from .arrays import normal_block
 
 if TYPE_CHECKING:
     from .gpu import Gpu
 
 REPLAY_US = 3000  # a graph holds about as many steps as take this long, so that its launch does not show
-MOST_STEPS = 200
+MOST_STEPS = 1000
 BUDGET_MS = 100
+COPY_BYTES = (1 << 30, 2 << 30, 4 << 30)
+
+
+class Timing(NamedTuple):
+    """A time and how far its repetitions scatter."""
+
+    us: float  # the median
+    spread: float  # the middle half of them, as a share of the median
+
+    @classmethod
+    def of(cls, taken_us: Sequence[float]) -> Timing:
+        """The timing that these repetitions make."""
+        middle = statistics.median(taken_us)
+        low, _, high = statistics.quantiles(taken_us, n=4, method="inclusive")
+        return cls(middle, (high - low) / middle if middle else 0.0)
 
 
 def steps_per_graph(estimate_us: float, sets: int) -> int:
@@ -24,34 +39,39 @@ def steps_per_graph(estimate_us: float, sets: int) -> int:
     return sets * max(round(wanted / sets), 1)
 
 
-def graph_us(gpu: Gpu, launch: Callable[[], None], steps: int) -> float:
-    """Microseconds of one step, from replays of a graph that holds `steps` of them. The median of 10 to 60 replays."""
+def graph_time(gpu: Gpu, launch: Callable[[], None], steps: int, budget_ms: float = BUDGET_MS) -> Timing:
+    """One step, from replays of a graph that holds `steps` of them: 10 to 60 replays, after four that warm up."""
     gpu.times_ms(launch, 2)
     once = min(gpu.times_ms(launch, 2))
-    repeats = min(max(round(BUDGET_MS / max(once, 1e-3)), 10), 60)
-    return statistics.median(gpu.times_ms(launch, repeats)) * 1000 / steps
+    repeats = min(max(round(budget_ms / max(once, 1e-3)), 10), 60)
+    return Timing.of([1000 * taken / steps for taken in gpu.times_ms(launch, repeats)])
 
 
-def copy_tb_s(gpu: Gpu, nbytes: int = 4 << 30) -> float:
-    """Bytes read plus bytes written per second of a device-to-device copy far beyond L2, in TB/s."""
+def copy_tb_s(gpu: Gpu) -> float:
+    """Bytes read plus bytes written per second of a device-to-device copy far beyond L2, in TB/s: the best size's."""
     from .gpu import Memory
 
-    nbytes = min(nbytes, gpu.free_bytes() // 4) // 256 * 256
-    source = Memory(nbytes)
-    target = Memory(nbytes)
+    most = min(max(COPY_BYTES), gpu.free_bytes() // 4) // 256 * 256
+    source = Memory(most)
+    target = Memory(most)
+    rates = []
     try:
-        source.fill(random_block("float32"))
+        source.fill(normal_block())
         gpu.synchronize()
-        gpu.times_ms(lambda: gpu.copy(target, source), 3)
-        milliseconds = statistics.median(gpu.times_ms(lambda: gpu.copy(target, source), 20))
+        for nbytes in sorted({min(size, most) for size in COPY_BYTES}):
+            gpu.times_ms(lambda size=nbytes: gpu.copy(target, source, size), 3)
+            taken = statistics.median(gpu.times_ms(lambda size=nbytes: gpu.copy(target, source, size), 20))
+            rates.append(2 * nbytes / taken / 1e9)
     finally:
         source.free()
         target.free()
-    return 2 * nbytes / milliseconds / 1e9
+    return max(rates)
 
 
-def host_us(batch: Callable[[int], Callable[[], None]], settle: Callable[[], None], calls: int, batches: int) -> float:
-    """Microseconds of host time per call: the median over batches that fit in the launch queue.
+def host_time(
+    batch: Callable[[int], Callable[[], None]], settle: Callable[[], None], calls: int, batches: int
+) -> Timing:
+    """Host time of a call, over batches that fit in the launch queue.
 
     Parameters
     ----------
@@ -76,18 +96,18 @@ def host_us(batch: Callable[[int], Callable[[], None]], settle: Callable[[], Non
             del run
     finally:
         gc.enable()
-    return statistics.median(taken[2:])
+    return Timing.of(taken[2:])
 
 
-def wall_us(step: Callable[[], None], steps: int, budget_s: float = 1.0) -> float:
-    """Microseconds of one step on the CPU, where `step` makes `steps` of them: the median of at least 3 calls."""
+def wall_time(step: Callable[[], None], steps: int, budget_s: float = 1.0) -> Timing:
+    """One step on the CPU, where `step` makes `steps` of them: at least 5 calls, after two that warm up."""
     step()
     begun = time.perf_counter()
     step()
     once = time.perf_counter() - begun
     taken = []
-    for _ in range(min(max(round(budget_s / max(once, 1e-7)), 3), 2000)):
+    for _ in range(min(max(round(budget_s / max(once, 1e-7)), 5), 2000)):
         begun = time.perf_counter()
         step()
         taken.append(time.perf_counter() - begun)
-    return statistics.median(taken) * 1e6 / steps
+    return Timing.of([1e6 * seconds / steps for seconds in taken])

@@ -2,6 +2,7 @@
 
     python tools/gpu_check.py                  build for this machine's GPU, run all of it, write the result
     python tools/gpu_check.py --stale          no GPU: does the recorded result belong to these sources?
+    python tools/gpu_check.py --compare FRESH [RECORDED]      no GPU: which ratios are worse in another result?
 
 Needs Python 3.11, pip, a driver, nvcc, and what the build and the tests import (scikit-build-core, Cython, NumPy,
 cuda-core, cuda-bindings, pytest, hypothesis). What else is missing is named and left out. The exit status is 1 where a
@@ -45,12 +46,22 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--limit", type=float, default=0, metavar="SECONDS", help="be done by then; 0: no limit")
     parser.add_argument("--serial", action="store_true", help="tests and sanitizers one after the other")
     parser.add_argument(
-        "--compare",
+        "--keep",
         action="store_true",
-        help="compare ratios with the recorded result, which stays as it is; the new one goes to --work and --out",
+        help="keep the recorded result, and list what is worse than in it; the new one goes to --work and --out",
     )
     parser.add_argument("--stale", action="store_true", help="only say whether the recorded result is of other sources")
-    return parser.parse_args(arguments)
+    parser.add_argument(
+        "--compare",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="only list what is worse in the first result than in the second (default: the recorded one); 1 if any is",
+    )
+    parsed = parser.parse_args(arguments)
+    if parsed.compare and len(parsed.compare) > 2:
+        parser.error("--compare takes a fresh result and, at most, the one to compare it with")
+    return parsed
 
 
 class Result:
@@ -136,7 +147,7 @@ def check(arguments: argparse.Namespace) -> int:
     )
 
     path = RESULT
-    if arguments.compare:
+    if arguments.keep:
         path = work / "gpu.json"
         path.unlink(missing_ok=True)
     result = Result(
@@ -204,12 +215,12 @@ def check(arguments: argparse.Namespace) -> int:
     problems += [f"{tool}: {text}" for tool, text in verdicts.items() if text != "passed"]
 
     if "bench" in parts:
-        recorded = json.loads(RESULT.read_text(encoding="utf-8")) if arguments.compare and RESULT.exists() else {}
+        recorded = json.loads(RESULT.read_text(encoding="utf-8")) if arguments.keep and RESULT.exists() else {}
         for measured in bench.run_parts(ROOT, work, logs, clock, package.env, arguments.seeds):
             result.add(**measured)
         if not result.data.get("step"):
             problems.append("the benchmark has measured nothing")
-        if arguments.compare:
+        if arguments.keep:
             worse = regressions(recorded, result.data) if recorded else ["there is no recorded result to compare with"]
             problems += [f"worse: {line}" for line in worse]
 
@@ -218,8 +229,26 @@ def check(arguments: argparse.Namespace) -> int:
     return 1 if problems else 0
 
 
-def main() -> int:
-    arguments = parse(None)
+def compare(fresh: Path, recorded: Path) -> int:
+    """Print what is worse in a fresh result than in a recorded one; 1 if anything is, 2 where one cannot be read."""
+    from benchmarks.report import regressions
+
+    results = []
+    for path in (recorded, fresh):
+        try:
+            results.append(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            print(f"{path}: {error}", file=sys.stderr)
+            return 2
+    found = regressions(*results)
+    print("\n".join(found) or "nothing is worse")
+    return 1 if found else 0
+
+
+def main(words: list[str] | None = None) -> int:
+    arguments = parse(words)
+    if arguments.compare:
+        return compare(*arguments.compare, *(() if len(arguments.compare) == 2 else (RESULT,)))
     if arguments.stale:
         reason = why_stale(ROOT, RESULT)
         if reason:

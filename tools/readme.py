@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import json
 import re
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
-from benchmarks.cases import FIGURES  # noqa: E402  (the checkout is no package)
+import measured  # noqa: E402  (the checkout is no package)
+from benchmarks.figures import FIGURES  # noqa: E402
+from generated import fill  # noqa: E402
 
 MANIFEST = ROOT / "cuda" / "include" / "qpi_distill" / "isv_manifest.h"
-RESULT = ROOT / "benchmarks" / "results" / "gpu.json"
 ROLES = {"PARAM": "parameter", "STATE": "state", "OUTPUT": "output"}
 ENTRY = re.compile(
     r"X\((\w+),\s*(F32|U32|U64),\s*(\w+),\s*([^,]+),\s*([^,]+),\s*([^,]+),\s*\"(\w+)\",\s*\"([^\"]+)\"\)"
@@ -40,53 +40,28 @@ def slots() -> str:
     return "\n".join(lines)
 
 
-def step_rows(result: dict) -> list[str]:
-    peers = {"seed": "seed kernels", "torch_compile": "torch.compile", "torch_eager": "torch eager"}
-    lines = [
-        "| rows | µs a step | of the copy rate | " + " | ".join(f"{text} take" for text in peers.values()) + " |",
-        "|---|---|---|" + "---|" * len(peers),
-    ]
-    for row in result["step"]:
-        plain = row["backend"] == "cuda" and not row["options"] and (row["actions"], row["atoms"]) == (11, 21)
-        if not plain or row["q_dtype"] != "float32" or "us" not in row:
-            continue
-        fraction = f"{100 * row['fraction_of_copy']:.0f} %" if row["cache"] == "cold" else "in cache"
-        cells = [f"{row['vs'][peer]:.1f}×" if peer in row["vs"] else "" for peer in peers]
-        first = f"{row['rows']:,}".replace(",", " ")
-        lines.append(f"| {first} | {row['us']:.1f} | {fraction} | " + " | ".join(cells) + " |")
-    return lines
-
-
 def figures() -> str:
-    """The recorded run: the plain step by rows, and each figure with its bound."""
-    if not RESULT.exists():
-        return "No run is recorded yet."
-    result = json.loads(RESULT.read_text())
-    lines = [
-        f"{result['device']}, driver {result['driver']}, {result['date']}: float32, 11 actions, 21 atoms, the whole "
-        f"step in a CUDA graph; the GPU copies {result['copy_tb_s']:.2f} TB/s.",
-        "",
-        *step_rows(result),
-        "",
-        "| figure, within one run | reached | bound |",
-        "|---|---|---|",
-    ]
-    for figure in FIGURES:
-        value, _verdict = figure.verdict(result)
-        sign = "≥" if figure.at_least else "≤"
-        reached = "not measured" if value is None else f"{value:.2f}"
-        lines.append(f"| {figure.what} | {reached} | {sign} {figure.bound:g} |")
-    return "\n".join(lines)
+    """The recorded run in short: the plain step by rows, the host, and how many figures are reached."""
+    result = measured.load()
+    if not result:
+        return measured.NOTHING
+    verdicts = [figure.verdict(result)[1] for figure in FIGURES]
+    counts = {verdict: verdicts.count(verdict) for verdict in dict.fromkeys(verdicts)}
+    texts = {"pass": "are reached", "falls short": "fall short", "not measured": "were not measured"}
+    summary = ", ".join(f"{count} {texts.get(verdict, verdict)}" for verdict, count in counts.items())
+    return "\n\n".join(
+        (
+            measured.machine(result) + " float32, 11 actions, 21 atoms, the whole step in a CUDA graph:",
+            measured.steps(result),
+            measured.host(result),
+            f"Of the {len(FIGURES)} figures to reach, {summary}; docs/performance.md lists each.",
+        )
+    )
 
 
 def generated(text: str) -> str:
     """The README with its generated parts made anew."""
-    for name, make in (("slots", slots), ("figures", figures)):
-        begin, end = f"<!-- begin: {name} -->", f"<!-- end: {name} -->"
-        head, _, rest = text.partition(begin)
-        _, _, tail = rest.partition(end)
-        text = f"{head}{begin}\n{make()}\n{end}{tail}"
-    return text
+    return fill(text, {"slots": slots, "figures": figures})
 
 
 def main(arguments: list[str] | None = None) -> int:

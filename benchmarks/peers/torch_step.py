@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 import torch
 
 from . import LAW, STATE
@@ -39,7 +42,15 @@ def step(q, pi, support, grad, lam, kl_ema, observations) -> None:
     observations.add_(1)
 
 
-def compiled():
-    """The step through torch.compile, which forgets the shapes it has seen before."""
+@contextmanager
+def compiled() -> Iterator[Callable[..., None]]:
+    """The step through torch.compile, which forgets the shapes and the code that it has seen before."""
+    from torch._inductor import config, utils
+
+    fresh_cache = getattr(utils, "fresh_cache", None) or utils.fresh_inductor_cache
+    # Precompiled headers pay only where the next compilation finds them.
+    once = {name: False for name in ("cpp_cache_precompile_headers",) if hasattr(config, name)}
     torch._dynamo.reset()
-    return torch.compile(step, dynamic=False, fullgraph=True)
+    with fresh_cache(), config.patch(once):
+        yield torch.compile(step, dynamic=False, fullgraph=True)
+    torch._dynamo.reset()

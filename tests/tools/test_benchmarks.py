@@ -1,19 +1,49 @@
-"""The benchmark as far as it goes without a GPU: cases, peers, results, reports."""
+"""The benchmark as far as it goes without a GPU: cases, arrays, errors, peers, results."""
 
 import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks.arrays import host_sets, random_block, set_count, support_of
-from benchmarks.cases import CPU_CASES, FIGURES, GPU_CASES, MILLION, Case
-from benchmarks.ours import Ours, kernel_name
+from benchmarks import cores
+from benchmarks.arrays import (
+    DeviceArray,
+    host_sets,
+    normal_block,
+    period_of,
+    period_set,
+    set_count,
+    support_of,
+    to_bfloat16,
+    widen,
+)
+from benchmarks.cases import (
+    COMPILED_CASES,
+    CPU_CASES,
+    GPU_CASES,
+    MILLION,
+    OPTIONS,
+    OTHER_SHAPES,
+    Case,
+    plain,
+    rows_for,
+    sized,
+)
+from benchmarks.ours import Ours, kernel_name, largest_error
 from benchmarks.peers import LAW, STATE, numpy_step
-from benchmarks.report import regressions, render
+from benchmarks.reference import evaluate, law
 from benchmarks.results import Recorder, Unavailable, case_fields, row_key, update, write_json
-from benchmarks.timing import steps_per_graph, wall_us
+from benchmarks.timing import Timing, steps_per_graph, wall_time
+from fabricated import row
 from numpy.testing import assert_allclose
 
 import qpi_distill as qpi
+
+ROOT = Path(__file__).resolve().parents[2]
 
 # ---- cases ---------------------------------------------------------------------------------------------------------
 
@@ -22,7 +52,7 @@ def test_bytes_of_a_step():
     assert Case(1).bytes == 1056
     assert Case(10, options=("mask", "weights")).bytes == 10 * (1056 + 11 + 4)
     assert Case(3, options=("per_action",)).bytes == 3 * 1056 + 4 * 231
-    assert Case(1, q_dtype="bfloat16", pi_dtype="bfloat16", grad_dtype="bfloat16").bytes == 528
+    assert plain(1, dtype="bfloat16").bytes == 528
     assert Case(1, q_dtype="float16", pi_dtype="float16").bytes == 462 + 22 + 88
 
 
@@ -36,12 +66,34 @@ def test_small_cases_are_hot_and_large_ones_take_turns():
         assert set_count(case, l2) * case.bytes >= 4 * l2
 
 
-def test_cases_are_told_apart_and_the_large_shapes_are_a_gigabyte():
-    keys = [row_key(case_fields(case)) for case in (*GPU_CASES, *CPU_CASES)]
-    assert len(set(keys)) == len(keys)
-    other = [case for case in GPU_CASES if (case.actions, case.atoms) != (11, 21)]
-    assert other
-    assert all(0.9e9 < case.bytes < 1.1e9 for case in other)
+def test_every_regime_has_its_cases():
+    measured = {row_key(case_fields(case)) for case in GPU_CASES}
+    assert len(measured) == len(GPU_CASES)
+    wanted = [plain(rows) for rows in (32, 256, 1024, 4096, 16384, 65536, MILLION, 4 * MILLION)]
+    wanted += [plain(4 * MILLION, dtype=dtype) for dtype in ("bfloat16", "float16")]
+    wanted += [sized(shape, dtype) for shape in OTHER_SHAPES for dtype in ("float32", "bfloat16")]
+    wanted += [Case(MILLION, options=(option,)) for option in OPTIONS]
+    assert {row_key(case_fields(case)) for case in wanted} == measured
+    assert {row_key(case_fields(case)) for case in COMPILED_CASES} <= measured
+    assert [case.rows for case in CPU_CASES] == [65536, 256]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("shape", OTHER_SHAPES)
+def test_other_shapes_are_a_gigabyte_of_their_dtype(shape, dtype):
+    case = sized(shape, dtype)
+    assert set(case.dtypes) == {dtype}
+    assert abs(case.bytes - 1e9) < case.bytes / case.rows
+    assert rows_for(*shape, "bfloat16") in (2 * rows_for(*shape) + offset for offset in (-1, 0, 1))
+
+
+def test_peers_run_what_they_can():
+    for case in GPU_CASES:
+        if case.options or (case.actions, case.atoms) != (11, 21):
+            assert not case.peers
+        elif case.q_dtype != "float32":
+            assert case.peers == (("triton",) if case.q_dtype == "bfloat16" else ())
+    assert {"seed", "triton", "cupy", "torch_eager", "torch_compile"} == set(plain(32).peers)
 
 
 def test_a_graph_holds_every_set_equally_often():
@@ -55,10 +107,11 @@ def test_a_graph_holds_every_set_equally_often():
 # ---- arrays --------------------------------------------------------------------------------------------------------
 
 
-def test_bfloat16_blocks_round_to_nearest():
-    wide, narrow = random_block("float32"), random_block("bfloat16")
-    back = (narrow.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    assert_allclose(back, wide, rtol=2**-8)
+def test_bfloat16_is_rounded_to_nearest_and_read_back():
+    values = normal_block()
+    assert_allclose(widen(to_bfloat16(values), "bfloat16"), values, rtol=2**-8)
+    exact = np.array([0, 1, -2.5, np.nan], np.float32)
+    assert_allclose(widen(to_bfloat16(exact), "bfloat16"), exact)
 
 
 def test_supports():
@@ -67,6 +120,88 @@ def test_supports():
     assert per_action.shape == (11, 21)
     assert per_action.dtype == np.float32
     assert len(np.unique(per_action[:, 0])) == 11
+
+
+def test_rows_repeat_after_a_period():
+    case = Case(10000, options=("mask", "weights"))
+    period = period_of(case)
+    assert 0 < period < case.rows
+    one = host_sets(case, 0)[0]
+    for array in (one.q, one.pi, one.grad, one.legal, one.weights):
+        assert len(array) == case.rows
+        assert np.array_equal(array[period:], array[: case.rows - period])
+    assert one.legal.any(axis=1).all()
+    assert not one.legal.all()
+    assert period_of(Case(5)) == 5
+    assert period_of(Case(5, 4096, 4096)) == 1
+
+
+def test_sizes_of_device_arrays():
+    assert DeviceArray(0, (3, 5), "bfloat16", 0).nbytes == 30
+    assert DeviceArray(0, (3, 5), "uint8", 0).nbytes == 15
+    assert DeviceArray(0, (3,), "float32", 0).__cuda_array_interface__["typestr"] == "<f4"
+
+
+# ---- errors against float64 ----------------------------------------------------------------------------------------
+
+
+def error_of(case, change=lambda grad: grad):
+    one = host_sets(case, 0)[0]
+    one.grad[...] = np.nan if one.grad.dtype.kind == "f" else 0x7FC0
+    arrays = one.through(
+        lambda array: qpi.pointer(array.ctypes.data, array.shape, case_dtype(case, array), device="cpu")
+    )
+    return largest_error(case, arrays, "cpu", lambda: change(one.grad))
+
+
+def case_dtype(case, array):
+    return "bfloat16" if array.dtype == np.uint16 else array.dtype.name
+
+
+@pytest.mark.parametrize("options", [(), *((option,) for option in OPTIONS), OPTIONS])
+def test_the_library_is_near_the_reference(options):
+    error = error_of(Case(7000, options=options))
+    assert 0 < error["grad"] < 5e-6
+    assert 0 <= error["kl"] < 1e-6
+
+
+@pytest.mark.parametrize(("dtype", "most"), [("float16", 2**-11), ("bfloat16", 2**-8)])
+def test_half_precision_errors_are_those_of_one_rounding(dtype, most):
+    error = error_of(plain(600, 5, 9, dtype))
+    assert 1e-5 < error["grad"] <= most + 1e-5
+    assert error["kl"] < 1e-6
+
+
+def test_errors_show():
+    case = Case(7000)
+
+    def spoilt(index, value):
+        def change(grad):
+            grad = grad.copy()
+            grad[index] += value
+            return grad
+
+        return change
+
+    for index in ((0, 0), (5000, 3), (6999, 10)):
+        assert_allclose(error_of(case, spoilt(index, 0.01))["grad"], 0.01, rtol=1e-3)
+    assert np.isnan(error_of(case, spoilt((6999, 10), np.nan))["grad"])
+
+
+def test_the_reference_weighs_rows():
+    case = Case(3, options=("weights",))
+    period = period_set(case)
+    reference = evaluate(case, period)
+    expected = (reference.kl * period.weights).sum() / period.weights.sum()
+    assert_allclose(reference.mean_kl(3), expected)
+    assert_allclose(reference.mean_kl(4), np.average(reference.kl[[0, 1, 2, 0]], weights=period.weights[[0, 1, 2, 0]]))
+
+
+@pytest.mark.parametrize(
+    ("lam", "kl", "want"), [(0.1, 1, 0.12), (0.1, 0.05, 0.1), (0.1, 0, 0.0998), (0.9, 1, 1), (0, 0, 0.05)]
+)
+def test_the_reference_law(lam, kl, want):
+    assert_allclose(law(lam, kl), want)
 
 
 # ---- the peers compute the library's step --------------------------------------------------------------------------
@@ -114,6 +249,51 @@ def test_torch_peer():
     assert int(state[2]) == values.observations
 
 
+INTERPRETED = """
+import sys
+import torch
+from benchmarks import arrays, reference
+from benchmarks.cases import plain
+from benchmarks.peers.triton_step import TUNINGS, Step
+
+for rows, shape, dtype, tuning in (
+    (37, (11, 21), "float32", TUNINGS[0]),
+    (37, (11, 21), "float32", TUNINGS[4]),
+    (50, (3, 5), "float32", TUNINGS[6]),
+    (5, (2, 33), "float32", TUNINGS[4]),
+):
+    case = plain(rows, *shape, dtype)
+    period = arrays.period_set(case)
+    one = period.through(torch.from_numpy)
+    lam, kl_ema, observations = torch.tensor(0.1), torch.tensor(0.5), torch.tensor(1)
+    step = Step(rows, *shape, "cpu", tuning, 2, False)
+    step(one.q, one.pi, torch.from_numpy(arrays.support_of(case)), one.grad, lam, kl_ema, observations)
+    want = reference.evaluate(case, period)
+    average = 0.5 + 0.05 * (want.mean_kl(rows) - 0.5)
+    assert want.gradient_error(one.grad.numpy(), dtype, 0.1 / rows) < 1e-5 * 0.1 / rows
+    assert abs(float(kl_ema) - average) < 1e-6
+    assert abs(float(lam) - reference.law(0.1, average)) < 1e-7
+    assert int(observations) == 2
+print("right")
+"""
+
+
+def test_triton_peer_in_its_interpreter():
+    pytest.importorskip("torch")
+    pytest.importorskip("triton")
+    if tuple(map(int, np.__version__.split(".")[:2])) >= (2, 4):
+        pytest.skip("Triton's interpreter needs NumPy below 2.4")
+    done = subprocess.run(
+        [sys.executable, "-c", INTERPRETED],
+        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.stdout == "right\n", done.stderr
+
+
 def test_the_peers_use_the_defaults_of_the_library():
     values = qpi.ISV(device="cpu").read()
     for name, value in LAW.items():
@@ -142,38 +322,20 @@ def test_kernel_names(text, want):
     assert kernel_name(text) == want
 
 
+def test_a_timing_is_a_median_and_its_spread():
+    timing = Timing.of([1.0, 2.0, 3.0, 4.0, 100.0])
+    assert timing.us == 3.0
+    assert_allclose(timing.spread, (4.0 - 2.0) / 3.0)
+    assert timing.us == statistics.median([1, 2, 3, 4, 100])
+
+
 def test_wall_time_is_per_step():
     calls = []
-    assert wall_us(lambda: calls.append(0), 2, budget_s=0.001) < 1e5
+    assert wall_time(lambda: calls.append(0), 2, budget_s=0.001).us < 1e5
     assert len(calls) >= 5
 
 
 # ---- results -------------------------------------------------------------------------------------------------------
-
-
-def row(rows=MILLION, us=280.0, fraction=0.9, backend="cuda", **vs):
-    case = Case(rows, backend=backend)
-    return {**case_fields(case), "kernel": "tile", "us": us, "fraction_of_copy": fraction, "vs": vs}
-
-
-def result(**changes):
-    return {
-        "device": "A",
-        "driver": "580",
-        "cuda": "13.0",
-        "date": "then",
-        "copy_tb_s": 4.28,
-        "tests": {"passed": 10, "failed": 1, "skipped": 2, "failures": ["gpu: tests.x::test_y"]},
-        "sanitizer": dict.fromkeys(("memcheck", "racecheck", "initcheck", "synccheck"), "passed"),
-        "step": [
-            row(seed=5.0, torch_compile=2.0),
-            row(32, 4.0, 0.01, seed=1.2),
-            row(65536, 9000.0, None, "cpu", numpy=6.0),
-        ],
-        "host_us": {"launches": 2, "rows": 32, "bare_c": 4.0, "bound": 5.0, "torch": 7.0},
-        "import_s": {"numpy": 0.1, "qpi_distill": 0.15},
-        **changes,
-    }
 
 
 def test_rows_of_a_case_become_one():
@@ -216,65 +378,58 @@ def test_json_is_written_whole(tmp_path):
     assert len(list((tmp_path / "a").iterdir())) == 1
 
 
-# ---- reports -------------------------------------------------------------------------------------------------------
+# ---- processors ----------------------------------------------------------------------------------------------------
 
 
-def test_every_figure_has_a_verdict():
-    verdicts = {figure.what: figure.verdict(result())[1] for figure in FIGURES}
-    assert verdicts.pop("1 M rows: times faster than torch.compile") == "falls short"
-    assert set(verdicts.values()) == {"pass"}
-    assert {figure.verdict({})[1] for figure in FIGURES} == {"not measured"}
+@pytest.fixture
+def processors(tmp_path, monkeypatch):
+    """Eight processors on four cores: 0 and 4 share one, 1 and 5, and so on. Gives what the process is kept to."""
+    for cpu in range(8):
+        file = tmp_path / f"cpu{cpu}/topology/thread_siblings_list"
+        file.parent.mkdir(parents=True)
+        file.write_text(f"{cpu % 4},{cpu % 4 + 4}\n")
+    allowed = set(range(8))
+    monkeypatch.setattr(cores, "CPUS", tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(allowed))
+
+    def keep(_, cpus):
+        allowed.intersection_update(cpus)
+
+    monkeypatch.setattr(os, "sched_setaffinity", keep)
+    for name in cores.THREAD_LIMITS:
+        monkeypatch.setenv(name, "8")
+    return allowed
 
 
-def test_a_figure_is_about_the_plain_step():
-    masked = {**row(seed=9.0), "options": ["mask"]}
-    half = {**row(seed=9.0), "pi_dtype": "float16"}
-    assert FIGURES[0].verdict({"step": [masked, half]}) == (None, "not measured")
+def test_few_processors_are_on_cores_of_their_own(processors):
+    assert cores.few(2) == {0, 1}
+    assert cores.few(6) == {0, 1, 2, 3, 4, 5}
+    processors -= {1, 2, 3, 5}
+    assert cores.few(2) == {0, 6}
+    assert cores.few(9) == {0, 4, 6, 7}
 
 
-def test_the_report_shows_what_there_is():
-    text = render(result(notes=["CuPy is not installed"]))
-    for part in (
-        "A, driver 580, CUDA 13.0, then, copy 4.280 TB/s",
-        "10 passed, 1 failed, 2 skipped",
-        "failed: gpu: tests.x::test_y",
-        "memcheck passed",
-        "1048576 x 11 x 21 f32",
-        "90.0",
-        "bound 5.00 (1.25x)",
-        "numpy 0.100",
-        "note: CuPy is not installed",
-        "falls short",
-    ):
-        assert part in text
-    assert max(map(len, text.splitlines())) < 130
+def test_two_processes_keep_out_of_each_others_way(processors):
+    cores.leave(2)
+    assert processors == {2, 3, 6, 7}
+    processors |= set(range(8))
+    cores.keep_to(2)
+    assert processors == {0, 1}
+    assert {os.environ[name] for name in cores.THREAD_LIMITS} == {"2"}
+    cores.leave(2)
+    assert processors, "the last cores are not left"
 
 
-def test_the_report_of_an_incomplete_result():
-    assert "not measured" not in render({"tests": {"passed": 1, "failed": 0, "skipped": 0}})
-    assert "not measured" in render({"step": [row()]})
-    incomplete = {key: value for key, value in row(torch_compile=3.0).items() if key not in ("us", "kernel")}
-    assert "3.00" in render({"step": [incomplete], "host_us": {"bound": 3.0}})
+def test_processors_without_a_topology(tmp_path, monkeypatch):
+    monkeypatch.setattr(cores, "CPUS", tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5, 9})
+    assert cores.few(2) == {3, 5}
 
 
-def test_a_long_report_is_cut():
-    failures = [f"gpu: tests.gpu.test_{i % 4}::test_{i} - no" for i in range(500)]
-    tests = {"passed": 0, "failed": 500, "skipped": 0, "failures": failures}
-    text = render(result(tests=tests, notes=[f"note {i}" for i in range(300)]))
-    assert len(text) < 8000
-    assert "failed: gpu: tests.gpu.test_3::test_3 - no (+ 124 of this file)" in text
-
-
-def test_regressions():
-    assert regressions(result(), result()) == []
-    slower = result(
-        step=[row(fraction=0.7, seed=5.0, torch_compile=1.5), row(32, seed=1.1), row(65536, backend="cpu", numpy=5.5)]
-    )
-    found = regressions(result(), slower)
-    assert len(found) == 2
-    assert "fraction of copy: 0.900 before, 0.700 now" in found[0]
-    assert "against torch_compile" in found[1]
-    slower_host = result(host_us={"launches": 2, "rows": 32, "bare_c": 4.0, "bound": 7.0, "torch": 7.0})
-    assert len(regressions(result(), slower_host)) == 1
-    assert "cannot be compared" in regressions(result(), result(device="B"))[0]
-    assert regressions(result(), {"device": "A"}) == []
+def test_the_processor_has_a_name(tmp_path, monkeypatch):
+    file = tmp_path / "cpuinfo"
+    file.write_text("processor\t: 0\nmodel name\t: Some CPU @ 2 GHz\nmodel name\t: Some CPU @ 2 GHz\n")
+    monkeypatch.setattr(cores, "CPUINFO", file)
+    assert cores.cpu_model() == "Some CPU @ 2 GHz"
+    monkeypatch.setattr(cores, "CPUINFO", tmp_path / "none")
+    assert cores.cpu_model() == ""

@@ -1,5 +1,6 @@
 """tools/gpu_check.py as far as it goes without a GPU."""
 
+import copy
 import json
 import subprocess
 import sys
@@ -8,11 +9,13 @@ from pathlib import Path
 
 import gpu_check
 import pytest
+from benchmarks.__main__ import PARTS
 from benchmarks.native import SEED_FILES, seed_sources
 from benchmarks.results import Unavailable
-from checks import sanitizer, suites
+from checks import bench, sanitizer, suites
 from checks.process import Clock, Finished, run
 from checks.sources import source_files, sources_sha256, why_stale
+from fabricated import whole
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "tools" / "gpu_check.py"
@@ -100,6 +103,88 @@ def test_the_command_line_for_it_is_quick_needs_nothing_and_prints_one_line():
     assert done.stderr == ""
     reason = why_stale(ROOT, gpu_check.RESULT)
     assert (done.returncode, done.stdout) == ((0, "") if reason is None else (1, f"{reason}\n"))
+
+
+# ---- comparing results ---------------------------------------------------------------------------------------------
+
+
+def written(path, data):
+    path.write_text(json.dumps(data), encoding="utf-8")
+    return path
+
+
+def test_two_results_are_compared_without_a_gpu(tmp_path, capsys):
+    slow = copy.deepcopy(whole())
+    slow["step"][0]["fraction_of_copy"] = 0.5
+    good, bad = written(tmp_path / "good.json", whole()), written(tmp_path / "bad.json", slow)
+    assert gpu_check.main(["--compare", str(good), str(good)]) == 0
+    assert capsys.readouterr().out == "nothing is worse\n"
+    assert gpu_check.main(["--compare", str(bad), str(good)]) == 1
+    assert capsys.readouterr().out == "1048576 x 11 x 21 f32 (cuda), fraction of copy: 0.995 before, 0.5 now\n"
+    assert gpu_check.main(["--compare", str(good), str(bad)]) == 0
+
+
+def test_a_result_is_compared_with_the_recorded_one(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(gpu_check, "RESULT", written(tmp_path / "gpu.json", whole()))
+    other = written(tmp_path / "other.json", whole(device="B"))
+    assert gpu_check.main(["--compare", str(other)]) == 1
+    assert "cannot be compared" in capsys.readouterr().out
+
+
+def test_what_cannot_be_read_cannot_be_compared(tmp_path, capsys):
+    assert gpu_check.main(["--compare", str(tmp_path / "none.json"), str(written(tmp_path / "a.json", whole()))]) == 2
+    assert "none.json" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        gpu_check.main(["--compare", "a", "b", "c"])
+
+
+def test_comparing_needs_nothing_but_python(tmp_path):
+    good = written(tmp_path / "good.json", whole())
+    command = [sys.executable, "-I", "-S", SCRIPT, "--compare", good, good]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "nothing is worse\n", "")
+
+
+# ---- the parts of the benchmark ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cores", [1, 4, 7, 8, 64])
+def test_every_part_runs_once_and_compilers_share_the_time_where_there_are_cores(cores):
+    groups = bench.groups(cores)
+    assert sorted(part for parts in groups for part in parts) == sorted(PARTS)
+    assert max(map(len, groups)) == (2 if cores >= 8 else 1)
+    assert groups[0] == ("step",)
+    assert set(groups[-1]) <= set(bench.TOGETHER)
+
+
+FAKE = """
+import json, pathlib, sys
+part, output = sys.argv[2], pathlib.Path(sys.argv[4])
+if part == "host":
+    raise SystemExit(3)
+if part == "peers":
+    output.write_text(json.dumps({"step": [{"part": part}], "limit": sys.argv[8]}))
+    import time
+    time.sleep(60)
+output.write_text(json.dumps({"step": [{"part": part}], "limit": sys.argv[8]}))
+"""
+
+
+def test_a_part_that_dies_or_is_stopped_takes_no_other_with_it(tmp_path, monkeypatch):
+    package = tmp_path / "benchmarks"
+    package.mkdir()
+    (package / "__main__.py").write_text(FAKE, encoding="utf-8")
+    monkeypatch.setitem(bench.SECONDS, "peers", 4)
+    seen = list(bench.run_parts(tmp_path, tmp_path, tmp_path / "logs", Clock(0), {}, None))
+    assert len(seen) == len(PARTS)
+    assert [rows["step"][0]["part"] for rows in seen if "step" in rows] == [
+        part for part in bench.SECONDS if part != "host"
+    ]
+    notes = [note for rows in seen for note in rows.get("notes", ())]
+    assert len(notes) == 2
+    assert "host: exit status 3" in notes[0]
+    assert "peers: stopped after" in notes[1]
+    assert {rows["limit"] for rows in seen if "limit" in rows} >= {"48", "32"}
 
 
 # ---- results -------------------------------------------------------------------------------------------------------
