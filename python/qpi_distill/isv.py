@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from . import _arrays, _core, _isv, _streams
+from . import _arrays, _core, _isv, _pointer, _streams
 from ._devices import CPU, ordinal_of
 from ._host import HostState
 from .errors import FaultError
@@ -359,7 +359,7 @@ class ISV:
         return self._handle.slot_address(_check_name(name).number)
 
     def _view(self, address: int, count: int, dtype: str) -> Any:
-        pointer = _arrays.Pointer(address, (count,), dtype, self._handle.device, None, False, self._handle)
+        pointer = _pointer.Pointer(address, (count,), dtype, self._handle.device, None, False, self._handle)
         return np.asarray(pointer) if self._handle.device == CPU else pointer
 
     def __repr__(self) -> str:

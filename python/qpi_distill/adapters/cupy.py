@@ -12,6 +12,7 @@ __all__ = ["ADAPTER"]
 
 class _CuPy(Adapter):
     name = "cupy"
+    own_class = "ndarray"
 
     def current_stream(self, array: Any, device: int) -> Any:
         # CuPy keeps one current stream per device and thread.
