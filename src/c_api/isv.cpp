@@ -99,6 +99,12 @@ IsvWords isv_words(const qpi_isv& isv) {
   uint32_t* slots = static_cast<uint32_t*>(isv.slots);
   uint32_t* absent = isv_workspace(isv)->absent;
   IsvWords words;
+  // The common case, in a loop without branches.
+  if (std::memcmp(isv.layout.index, kNativeLayout.first, sizeof isv.layout.index) == 0) {
+    words.present = (uint64_t{2} << (QPI_SLOT_COUNT - 1)) - 1;
+    for (int i = 0; i < kNativeWords; ++i) words.at[i] = slots + i;
+    return words;
+  }
   words.present = 0;
   for (int slot = 0; slot < QPI_SLOT_COUNT; ++slot) {
     const int32_t first = kNativeLayout.first[slot];

@@ -14,7 +14,7 @@ from cpython.buffer cimport (
 )
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid
-from libc.stdint cimport int32_t, int64_t, uintptr_t
+from libc.stdint cimport int32_t, uintptr_t
 
 from qpi_distill._dlpack cimport (
     DL_BOOL,
@@ -55,6 +55,7 @@ from qpi_distill._strided cimport (
     fill_byte_stride,
     fill_packed_strides,
     is_packed,
+    is_single,
     shape_text,
 )
 from qpi_distill.c_api cimport QPI_DEVICE_CPU
@@ -152,7 +153,7 @@ cdef object _read_exchange(object obj, str name, bint output, Framework framewor
         if framework.api.dltensor_from_py_object_no_sync(<void*> obj, &tensor) != 0:
             _not_exported(obj, name)
         _fill_dltensor(&tensor, name, out)
-        if framework.lazy and (not is_packed(out) or element_count(out, name) == 1):
+        if framework.lazy and (not is_packed(out) or is_single(out)):
             framework.adapter.refuse_lazy(obj, name)
         return None
     # The borrowed tensor has no flags: where an output might be read-only, the owned one tells.
@@ -346,6 +347,14 @@ cdef uintptr_t _producer_stream(object obj, Framework framework, Reader* reader)
     return reader.producer_stream
 
 
+cdef bint _read_own(object obj, Framework framework, Reader* reader, Array* out) except -1:
+    """Read an array of a library's own class by its attributes. False: it is something else, or not on our GPU."""
+    if framework is None or framework.attributes == NO_ATTRIBUTES or reader.device < 0:
+        return False
+    return read_attributes(
+        framework.attributes, obj, reader.device, _producer_stream(obj, framework, reader), out)
+
+
 cdef object read_array(object obj, str name, bint output, Reader* reader, Array* out):
     """Read an argument and check what can be said of it alone. Returns what keeps its memory beside itself, or None."""
     cdef PyTypeObject* kind = Py_TYPE(obj)
@@ -364,9 +373,7 @@ cdef object read_array(object obj, str name, bint output, Reader* reader, Array*
             framework = <Framework> reader.framework
         if framework is not None and framework.api != NULL:
             keep = _read_exchange(obj, name, output, framework, out)
-        elif framework is None or framework.attributes == NO_ATTRIBUTES or reader.device < 0 or not read_attributes(
-            framework.attributes, obj, reader.device, _producer_stream(obj, framework, reader), out
-        ):
+        elif not _read_own(obj, framework, reader, out):
             keep = _read_other(obj, name, framework, reader, out)
         if output:
             # Autograd would not see the write; asking for the attribute imports nothing.
@@ -481,7 +488,7 @@ cdef object work_stream(PyObject** arrays, int count, bint required, Reader* rea
     return owner
 
 
-# ---- for Python -------------------------------------------------------------------------------------------------------
+# ---- for Python ------------------------------------------------------------------------------------------------------
 
 def describe(obj, str name="array", bint output=False, device=None, stream=None) -> Pointer:
     """Read an array of any library and return what was understood, as a pointer that keeps the array alive.

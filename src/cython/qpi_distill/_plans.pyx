@@ -155,7 +155,7 @@ cdef class Plans:
                 node = following
 
     cdef const qpi_plan* find(self, const Key* key) except NULL:
-        """The plan for a key; made where there is none yet. Readers need no lock: nodes are only ever added in front."""
+        """The plan for a key, made where there is none. Readers need no lock: nodes are only ever added in front."""
         cdef int bucket = _bucket(key)
         cdef Node* node = QPI_LOAD_NODE(self.heads[bucket])
         while node != NULL:

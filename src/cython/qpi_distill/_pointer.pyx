@@ -21,7 +21,6 @@ from qpi_distill._strided cimport (
     element_count,
     fill_packed_strides,
     is_packed,
-    shape_text,
 )
 from qpi_distill.c_api cimport QPI_DEVICE_CPU
 

@@ -32,6 +32,7 @@ cdef str dtype_name(int32_t dtype)
 cdef str device_name(int32_t device)
 cdef str shape_text(const int64_t* shape, int32_t ndim)
 cdef bint is_packed(const Array* array) noexcept nogil
+cdef bint is_single(const Array* array) noexcept nogil
 cdef int64_t element_count(const Array* array, str name) except -1
 cdef int check_ndim(int64_t ndim, str name) except -1
 cdef void fill_packed_strides(Array* out) noexcept

@@ -49,6 +49,15 @@ cdef bint is_packed(const Array* array) noexcept nogil:
     return True
 
 
+cdef bint is_single(const Array* array) noexcept nogil:
+    """Whether the array has exactly one element."""
+    cdef int32_t i
+    for i in range(array.ndim):
+        if array.shape[i] != 1:
+            return False
+    return True
+
+
 cdef int64_t element_count(const Array* array, str name) except -1:
     """Number of elements; a shape that cannot be is an error."""
     cdef int64_t count = 1
