@@ -109,6 +109,8 @@ def fault_names(bits: int) -> tuple[str, ...]:
 
 
 def _check_name(name: str) -> _isv.Slot:
+    if not isinstance(name, str):
+        raise TypeError(f"slot name: {name!r} is not a str; the slots are {', '.join(_SLOTS)}")
     slot = _SLOTS.get(name)
     if slot is None:
         import difflib
@@ -355,6 +357,11 @@ class ISV:
         ----------
         name : str
             Name of the slot. Slots that the layout lacks are in the workspace.
+
+        Raises
+        ------
+        TypeError
+            If it is not the name of a slot.
         """
         return self._handle.slot_address(_check_name(name).number)
 

@@ -44,7 +44,7 @@ cdef int64_t _integer(object value, str name, str field, object whole, str expec
         raise OverflowError(f"{name}: {field!r} of __cuda_array_interface__ is {whole!r}, beyond 64 bits") from None
 
 
-cdef int32_t _interface_dtype(object obj, str typestr, str name) except -1:
+cdef int32_t _interface_dtype(object obj, object typestr, str name) except -1:
     """The dtype that a typestr means. 0: only another protocol can tell."""
     if not isinstance(typestr, str):
         _malformed(name, "typestr", typestr, "str")
@@ -95,6 +95,8 @@ cdef bint read_interface(object obj, str name, object interface, Array* out) exc
         _malformed(name, "stream", stream, "an integer or None")
     elif stream == 0:
         raise ValueError(f"{name}: stream 0 in __cuda_array_interface__ is ambiguous and not allowed by the protocol")
+    elif not 0 < stream <= <uintptr_t> -1:
+        raise ValueError(f"{name}: stream {stream} in __cuda_array_interface__ is not a stream handle")
     else:
         out.stream = stream_handle(int(stream))
     if not isinstance(shape, (tuple, list)):
