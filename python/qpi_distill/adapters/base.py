@@ -62,6 +62,13 @@ class Adapter:
         """
         return None
 
+    def ask_stream(self) -> Any:
+        """Return the library's own function for `current_stream`, or None.
+
+        It takes the ordinal of a GPU alone, and its streams have their handle in attribute `ptr`.
+        """
+        return None
+
     def exported(self, array: Any) -> Any:
         """Return the object whose `__dlpack__` is to be called for an array."""
         return array

@@ -28,6 +28,7 @@ cdef class Framework:
     cdef bint lazy
     cdef Attributes attributes  # of the library whose own class this is
     cdef int names_stream  # whether its __cuda_array_interface__ names a stream; -1: not asked yet
+    cdef object ask_stream  # the library's function from ordinal to current stream, with attribute ptr; or None
     cdef readonly object adapter
 
     cdef object current_stream(self, object array, int32_t device, uintptr_t* handle)

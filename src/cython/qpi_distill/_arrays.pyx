@@ -424,6 +424,7 @@ cdef Framework framework_of(object array):
         framework.lazy = framework.adapter.lazy
         if framework.adapter.owns(cls):
             framework.attributes = {"cupy": CUPY_ATTRIBUTES, "numba": NUMBA_ATTRIBUTES}[framework.adapter.name]
+            framework.ask_stream = framework.adapter.ask_stream()
     return <Framework> _frameworks.setdefault(cls, framework)
 
 
@@ -441,6 +442,12 @@ cdef class Framework:
                 return None
         if self.adapter is None:
             return None
+        if self.ask_stream is not None:
+            owner = self.ask_stream(device)
+            handle[0] = owner.ptr
+            if handle[0] == 0:
+                handle[0] = LEGACY_STREAM
+            return owner
         owner = self.adapter.current_stream(array, device)
         if owner is None:
             return None

@@ -5,6 +5,7 @@ CuPy's and Numba's own arrays are read by the attributes that their interface is
 dictionary for each array costs more than the launch.
 """
 
+from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uintptr_t
 
 from qpi_distill._dlpack cimport DL_BOOL, DL_COMPLEX, DL_CUDA, DL_FLOAT, DL_INT, DL_UINT
@@ -21,11 +22,27 @@ from qpi_distill._strided cimport (
 
 import sys
 
+import numpy as np
+
+cdef extern from "Python.h":
+    PyObject* PyList_GetItem(object items, Py_ssize_t i) except NULL
+    PyObject* PyTuple_GetItem(object items, Py_ssize_t i) except NULL
+    int64_t PyLong_AsLongLong(PyObject* number) except? -1
+
 cdef dict _KINDS = {"f": DL_FLOAT, "i": DL_INT, "u": DL_UINT, "b": DL_BOOL, "c": DL_COMPLEX}
 cdef str _LITTLE = "<" if sys.byteorder == "little" else ">"
 
-# NumPy dtype -> our code, of those met so far that we know.
-cdef dict _codes = {}
+# NumPy's own dtypes are one object each: these are found without hashing. Kept alive by the list.
+cdef list _SINGLETONS = [np.dtype(name) for name in (
+    "float32", "bool", "uint8", "int8", "float16", "float64", "int32", "int64", "uint32", "uint64"
+)]
+cdef enum:
+    SINGLETONS = 10
+cdef (PyObject*)[SINGLETONS] _objects
+cdef int32_t[SINGLETONS] _codes
+
+# The codes of all others that were met and are known, such as ml_dtypes' bfloat16.
+cdef dict _more_codes = {}
 
 
 # ---- the interface ---------------------------------------------------------------------------------------------------
@@ -139,20 +156,39 @@ cdef int32_t _interface_device(object obj) except? -1:
 
 # ---- the same from attributes ----------------------------------------------------------------------------------------
 
+cdef int32_t _plain_code(object dtype) except -1:
+    """The code of a native dtype of a kind that we have a code for."""
+    return <int32_t> _KINDS[dtype.kind] << 8 | <int32_t> dtype.itemsize * 8
+
+
 cdef int32_t _code_of(object dtype) except -1:
     """The code of a NumPy dtype; 0 where the interface has to be asked what it is."""
-    known = _codes.get(dtype)
+    cdef int i
+    for i in range(SINGLETONS):
+        if _objects[i] == <PyObject*> dtype:
+            return _codes[i]
+    known = _more_codes.get(dtype)
     if known is not None:
         return <int32_t> known
-    name = getattr(dtype, "name", None)
-    if name == "bfloat16":
+    if getattr(dtype, "name", None) == "bfloat16":
         code = <int32_t> DT_BFLOAT16
     elif dtype.isnative and dtype.kind in _KINDS and dtype.itemsize < 32:
-        code = <int32_t> _KINDS[dtype.kind] << 8 | <int32_t> dtype.itemsize * 8
+        code = _plain_code(dtype)
     else:
         return 0
-    _codes[dtype] = code
+    _more_codes[dtype] = code
     return code
+
+
+cdef int _learn_singletons() except -1:
+    cdef int i
+    for i in range(SINGLETONS):
+        _objects[i] = PyList_GetItem(_SINGLETONS, i)
+        _codes[i] = _plain_code(_SINGLETONS[i])
+    return 0
+
+
+_learn_singletons()
 
 
 cdef bint _fill_dimensions(object shape, object strides, int64_t itemsize, Array* out) except -1:
@@ -167,8 +203,8 @@ cdef bint _fill_dimensions(object shape, object strides, int64_t itemsize, Array
         return False
     out.ndim = <int32_t> ndim
     for i in range(ndim):
-        out.shape[i] = <int64_t> (<tuple> shape)[i]
-        stride = <int64_t> (<tuple> strides)[i]
+        out.shape[i] = PyLong_AsLongLong(PyTuple_GetItem(shape, i))
+        stride = PyLong_AsLongLong(PyTuple_GetItem(strides, i))
         if stride % itemsize:
             return False
         out.strides[i] = stride // itemsize
@@ -176,14 +212,20 @@ cdef bint _fill_dimensions(object shape, object strides, int64_t itemsize, Array
 
 
 cdef bint _read_cupy(object obj, int32_t device, uintptr_t stream, Array* out) except -1:
+    cdef int32_t i
     data = obj.data
     out.device = data.device_id
     out.dtype = _code_of(obj.dtype)
     if out.dtype == 0 or out.device != device:
         return False  # another GPU, or managed memory that lives there: the interface and DLPack tell which
-    out.data = <char*> <uintptr_t> data.ptr if obj.size > 0 else NULL
+    out.data = <char*> <uintptr_t> data.ptr
     out.stream = stream
-    return _fill_dimensions(obj.shape, obj.strides, (out.dtype & 255) // 8, out)
+    if not _fill_dimensions(obj.shape, obj.strides, (out.dtype & 255) // 8, out):
+        return False
+    for i in range(out.ndim):
+        if out.shape[i] == 0:
+            out.data = NULL  # the interface says so too
+    return True
 
 
 cdef bint _read_numba(object obj, Array* out) except -1:
