@@ -6,7 +6,8 @@
  *     KL[b]      = sum_a target[b,a] * (log target[b,a] - log pi[b,a])
  *     kl_ema     <- moving average of mean_b KL[b];   lam <- control law(lam, kl_ema, kl_target)
  *
- * In reading order: versions and errors, the state vector (ISV), the plan, the step, its parts, the seed kernels.
+ * In reading order: versions and errors, the state vector (ISV), the plan, the step, its parts, bound calls, the seed
+ * kernels.
  *
  * Rules that hold for every function here
  *   - It returns a qpi_status; qpi_last_error_message() says which argument, what it was and what was expected.
@@ -321,6 +322,26 @@ QPI_API qpi_status qpi_measure(const qpi_plan* plan, const qpi_isv* isv, const q
 
 /* Clear slot `faults`. */
 QPI_API qpi_status qpi_clear_faults(const qpi_isv* isv, qpi_stream_t stream);
+
+/* ---- the same batch again ------------------------------------------------------------------------------------------
+ * A loop whose arrays stay where they are pays for checks and preparation once: a bound call holds everything that its
+ * launches need, and calling it costs little more than the launches themselves.
+ *
+ * It is immutable: any number of threads may share one, in the stream order of its ISV. It copies *isv and *batch (not
+ * what they point to): changing those structs afterwards has no effect. The plan and all the memory must outlive it.
+ * Like the plan's, its calls may be captured from the first one on; a captured graph does not need it any more. */
+
+typedef struct qpi_bound qpi_bound;
+
+/* Every check of qpi_batch_check, then the preparation. Stores the bound call, or NULL where it fails. */
+QPI_API qpi_status qpi_bind(const qpi_plan* plan, const qpi_isv* isv, const qpi_batch* batch, qpi_bound** bound);
+QPI_API void qpi_bound_destroy(qpi_bound* bound); /* NULL is fine */
+
+/* What the functions of these names do, with the same results. With QPI_CHECK_POINTERS in the plan, each call asks the
+ * driver where the pointers live, as theirs do. */
+QPI_API qpi_status qpi_bound_step(const qpi_bound* bound, qpi_stream_t stream);
+QPI_API qpi_status qpi_bound_accumulate(const qpi_bound* bound, qpi_stream_t stream);
+QPI_API qpi_status qpi_bound_distill_grad(const qpi_bound* bound, qpi_stream_t stream);
 
 /* ---- the seed kernels ----------------------------------------------------------------------------------------------
  * The two kernels this library grew from, with their shapes (11 actions, 21 atoms), their bus slots and their

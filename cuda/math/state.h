@@ -36,7 +36,7 @@ constexpr int32_t kNativeWords = make_native_layout().first[QPI_SLOT_COUNT];
 struct IsvWords {
   uint32_t* at[kNativeWords];
   uint64_t present;      // one bit per slot of the layout
-  uint32_t* contiguous;  // the first word, where they all lie in order; else NULL
+  uint32_t* contiguous;  // in the native layout: the first word; else NULL
 
   QPI_CONSTEXPR bool has(int slot) const { return (present >> slot & 1u) != 0; }
 };

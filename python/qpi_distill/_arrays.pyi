@@ -1,47 +1,11 @@
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
+
+from ._pointer import Pointer
 
 class Framework:
     adapter: Any
 
-class Pointer:
-    owner: Any
-    def __init__(
-        self,
-        address: int,
-        shape: Sequence[int],
-        dtype: Any,
-        device: int,
-        strides: Sequence[int] | None,
-        readonly: bool,
-        owner: Any,
-    ) -> None: ...
-    @property
-    def address(self) -> int: ...
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def strides(self) -> tuple[int, ...]: ...
-    @property
-    def ndim(self) -> int: ...
-    @property
-    def dtype(self) -> str: ...
-    @property
-    def device(self) -> str: ...
-    @property
-    def ordinal(self) -> int: ...
-    @property
-    def readonly(self) -> bool: ...
-    @property
-    def packed(self) -> bool: ...
-    @property
-    def stream(self) -> int | None: ...
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]: ...
-    @property
-    def __array_interface__(self) -> dict[str, Any]: ...
-
-def dtype_code(dtype: Any) -> int: ...
 def describe(
     obj: Any, name: str = "array", output: bool = False, device: int | None = None, stream: int | None = None
 ) -> Pointer: ...

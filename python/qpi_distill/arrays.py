@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from . import _arrays
+from . import _pointer
 from ._devices import ordinal_of
 
 if TYPE_CHECKING:
@@ -38,8 +38,11 @@ def linspace(low: float, high: float, atoms: int) -> NDArray[np.float32]:
     ------
     ValueError
         Fewer than 1 atom, or bounds that are not finite in float32.
+    TypeError
+        Bounds that are not real numbers, or a number of atoms that is not an integer.
     """
-    if atoms < 1:
+    low, high = real_of(low, "low"), real_of(high, "high")
+    if index_of(atoms, "atoms") < 1:
         raise ValueError(f"atoms: {atoms}, expected 1 or more")
     with np.errstate(over="ignore", invalid="ignore"):
         values = np.linspace(low, high, atoms, dtype=np.float64).astype(np.float32)
@@ -56,6 +59,22 @@ def index_of(value: Any, name: str) -> int:
     raise TypeError(f"{name}: {value!r} is not an integer")
 
 
+def bound_of(value: Any, name: str) -> int:
+    """Return an upper bound, where 0 stands for none, as an int."""
+    bound = index_of(value, name)
+    if not 0 <= bound < 2**31:
+        raise ValueError(f"{name}: {bound}, expected 0 or more and less than 2^31")
+    return bound
+
+
+def real_of(value: Any, name: str) -> float:
+    """Return a real number as a float; text or a boolean is none."""
+    if not isinstance(value, (str, bytes, bool, np.bool_)):
+        with contextlib.suppress(TypeError, ValueError):
+            return float(value)
+    raise TypeError(f"{name}: {value!r} is not a real number")
+
+
 def pointer(
     address: int,
     shape: Sequence[int],
@@ -65,7 +84,7 @@ def pointer(
     strides: Sequence[int] | None = None,
     readonly: bool = False,
     owner: Any = None,
-) -> _arrays.Pointer:
+) -> _pointer.Pointer:
     """Return an address with its shape, accepted wherever an array is.
 
     Nothing about the address can be checked here: that the memory is as large as shape and strides say is the caller's
@@ -101,5 +120,16 @@ def pointer(
     """
     if device is None:
         raise ValueError("device: required for a pointer; 'cpu', 'cuda:<ordinal>' or an ordinal")
-    extents = tuple(index_of(extent, "shape") for extent in shape)
-    return _arrays.Pointer(index_of(address, "address"), extents, dtype, ordinal_of(device), strides, readonly, owner)
+    steps = None if strides is None else _integers(strides, "strides")
+    return _pointer.Pointer(
+        index_of(address, "address"), _integers(shape, "shape"), dtype, ordinal_of(device), steps, readonly, owner
+    )
+
+
+def _integers(values: Any, name: str) -> tuple[int, ...]:
+    """Return a sequence of integers as a tuple of int."""
+    try:
+        items = tuple(values)
+    except TypeError:
+        raise TypeError(f"{name}: {values!r} is not a sequence of integers") from None
+    return tuple(index_of(item, name) for item in items)

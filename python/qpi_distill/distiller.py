@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from . import _arrays, _core
+from . import _arrays, _core, _pointer
 from ._devices import CPU
-from .arrays import index_of
+from .arrays import bound_of, index_of, real_of
 from .isv import ISV, fault_names
 
 if TYPE_CHECKING:
@@ -171,13 +171,13 @@ class Distiller(_core.Operator):
             value_scale=value_scale,
             kl_stat=kl_stat,
             kernel=kernel,
-            illegal_below=-math.inf if illegal_below is None else illegal_below,
+            illegal_below=-math.inf if illegal_below is None else real_of(illegal_below, "illegal_below"),
             q_dtype=q_dtype,
             pi_dtype=pi_dtype,
             grad_dtype=grad_dtype,
             checked=checked,
-            max_blocks=max_blocks,
-            max_threads=max_threads,
+            max_blocks=bound_of(max_blocks, "max_blocks"),
+            max_threads=bound_of(max_threads, "max_threads"),
         )
         self._isv = isv
         self._shape = (count, shape[-1])
@@ -246,14 +246,14 @@ class Distiller(_core.Operator):
         rows : int
             Number of rows.
         """
-        return self.describe(rows, *self._dtypes)
+        return self.describe(index_of(rows, "rows"), *self._dtypes)
 
     def __repr__(self) -> str:
         """Show sizes and device."""
         return f"<qpi.Distiller {self.actions} actions, {self.atoms} atoms, on {self._isv.device}>"
 
 
-def _support_on_device(support: Any, isv: ISV) -> _arrays.Pointer:
+def _support_on_device(support: Any, isv: ISV) -> _pointer.Pointer:
     """Return the support as float32 on the ISV's device: copied from the host, or in place."""
     device = isv._handle.device
     if isinstance(support, np.ma.MaskedArray):
@@ -270,7 +270,7 @@ def _support_on_device(support: Any, isv: ISV) -> _arrays.Pointer:
     return _copied(support, isv)
 
 
-def _copied(support: np.ndarray[Any, Any] | Sequence[Any], isv: ISV) -> _arrays.Pointer:
+def _copied(support: np.ndarray[Any, Any] | Sequence[Any], isv: ISV) -> _pointer.Pointer:
     values = np.asarray(support)
     if values.dtype.kind not in "fiu" and values.dtype.name != "bfloat16":
         raise TypeError(f"support: dtype {values.dtype.name} is not supported; expected real numbers")
@@ -284,4 +284,4 @@ def _copied(support: np.ndarray[Any, Any] | Sequence[Any], isv: ISV) -> _arrays.
     from . import _gpu
 
     memory = _gpu.upload(isv._handle, values.tobytes())
-    return _arrays.Pointer(memory.address, values.shape, "float32", device, None, False, memory)
+    return _pointer.Pointer(memory.address, values.shape, "float32", device, None, False, memory)

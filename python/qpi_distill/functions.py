@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from . import _arrays, _core
+from . import _arrays, _core, _seed
 from ._devices import CPU
 from .distiller import Distiller
 from .isv import ISV
@@ -107,6 +107,8 @@ def lambda_controller(isv: ISV, stream: Any = None) -> None:
     stream : int or stream object, optional
         None: follow the last call on this ISV.
     """
+    if not isinstance(isv, ISV):
+        raise TypeError(f"isv: {type(isv).__name__} is not a qpi.ISV")
     isv.control(stream)
 
 
@@ -161,8 +163,14 @@ def seed_distill_grad(
         As for `Distiller.step`; all arrays have to be in C order.
     """
     bus = _bus(isv_bus)
-    device = _device_of(bus, q_logits, pi_logits, atom_supports, pi_grad_logits)
-    _core.seed_distill_grad(q_logits, pi_logits, atom_supports, bus, pi_grad_logits, device, stream)
+    device = _device_of(
+        isv_bus=bus,
+        q_logits=q_logits,
+        pi_logits=pi_logits,
+        atom_supports=atom_supports,
+        pi_grad_logits=pi_grad_logits,
+    )
+    _seed.seed_distill_grad(q_logits, pi_logits, atom_supports, bus, pi_grad_logits, device, stream)
 
 
 def seed_lambda_controller(isv_bus: Any, stream: Any = None) -> None:
@@ -181,22 +189,22 @@ def seed_lambda_controller(isv_bus: Any, stream: Any = None) -> None:
         As for `seed_distill_grad`.
     """
     bus = _bus(isv_bus)
-    _core.seed_lambda_controller(bus, _device_of(bus), stream)
+    _seed.seed_lambda_controller(bus, _device_of(isv_bus=bus), stream)
 
 
 def _bus(isv: Any) -> Any:
     if not isinstance(isv, ISV):
         return isv
     if isv.layout.to_dict().get("lam") != 486:
-        raise ValueError("isv: the seed kernels need the bus layout")
+        raise ValueError(f"isv_bus: an ISV with {isv.layout!r}; the seed kernels need the bus layout")
     return isv.slots
 
 
-def _device_of(*arrays: Any) -> int:
+def _device_of(**arrays: Any) -> int:
     """Return the device that the arrays are on, from the first that tells."""
     pointers = []
-    for array in arrays:
-        pointers.append(_arrays.describe(array, "array"))
+    for name, array in arrays.items():
+        pointers.append(_arrays.describe(array, name))
         if pointers[-1].ordinal >= CPU:
             return pointers[-1].ordinal
     from . import _gpu

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from . import _arrays, _core, _isv, _streams
+from . import _arrays, _core, _isv, _pointer, _streams
 from ._devices import CPU, ordinal_of
 from ._host import HostState
 from .errors import FaultError
@@ -109,6 +109,8 @@ def fault_names(bits: int) -> tuple[str, ...]:
 
 
 def _check_name(name: str) -> _isv.Slot:
+    if not isinstance(name, str):
+        raise TypeError(f"slot name: {name!r} is not a str; the slots are {', '.join(_SLOTS)}")
     slot = _SLOTS.get(name)
     if slot is None:
         import difflib
@@ -355,11 +357,16 @@ class ISV:
         ----------
         name : str
             Name of the slot. Slots that the layout lacks are in the workspace.
+
+        Raises
+        ------
+        TypeError
+            If it is not the name of a slot.
         """
         return self._handle.slot_address(_check_name(name).number)
 
     def _view(self, address: int, count: int, dtype: str) -> Any:
-        pointer = _arrays.Pointer(address, (count,), dtype, self._handle.device, None, False, self._handle)
+        pointer = _pointer.Pointer(address, (count,), dtype, self._handle.device, None, False, self._handle)
         return np.asarray(pointer) if self._handle.device == CPU else pointer
 
     def __repr__(self) -> str:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from . import _isv
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 __all__ = ["Layout"]
 
@@ -28,7 +25,7 @@ class Layout:
     Raises
     ------
     TypeError
-        If a name is not a slot's.
+        If it is no mapping, a name is not a slot's, or an index is not an int.
     ValueError
         If an index is negative, or two slots overlap.
     """
@@ -38,7 +35,9 @@ class Layout:
     _indices: tuple[int, ...]
 
     def __init__(self, index: Mapping[str, int]) -> None:
-        unknown = sorted(set(index) - set(_BY_NAME))
+        if not isinstance(index, Mapping):
+            raise TypeError(f"layout: {index!r} is not a mapping of slot names to indices")
+        unknown = sorted(str(name) for name in set(index) - set(_BY_NAME))
         if unknown:
             raise TypeError(f"layout: unknown slot {', '.join(unknown)}; the slots are {', '.join(_BY_NAME)}")
         for name, at in index.items():
@@ -99,8 +98,17 @@ class Layout:
         return name in self.to_dict()
 
     def __getitem__(self, name: str) -> int:
-        """Return the index of a slot."""
-        return self.to_dict()[name]
+        """Return the index of a slot.
+
+        Raises
+        ------
+        KeyError
+            If the layout has no such slot.
+        """
+        index = self.to_dict()
+        if name not in index:
+            raise KeyError(f"layout: no slot {name!r}; it has {', '.join(index)}")
+        return index[name]
 
     def __setattr__(self, name: str, value: object) -> None:
         """Refuse: layouts are immutable."""

@@ -99,17 +99,21 @@ IsvWords isv_words(const qpi_isv& isv) {
   uint32_t* slots = static_cast<uint32_t*>(isv.slots);
   uint32_t* absent = isv_workspace(isv)->absent;
   IsvWords words;
+  // The common case, in a loop without branches.
+  if (std::memcmp(isv.layout.index, kNativeLayout.first, sizeof isv.layout.index) == 0) {
+    words.present = (uint64_t{2} << (QPI_SLOT_COUNT - 1)) - 1;
+    for (int i = 0; i < kNativeWords; ++i) words.at[i] = slots + i;
+    words.contiguous = slots;
+    return words;
+  }
   words.present = 0;
+  words.contiguous = nullptr;
   for (int slot = 0; slot < QPI_SLOT_COUNT; ++slot) {
     const int32_t first = kNativeLayout.first[slot];
     const int32_t index = isv.layout.index[slot];
     if (index >= 0) words.present |= uint64_t{1} << slot;
     for (int32_t i = 0; first + i < kNativeLayout.first[slot + 1]; ++i)
       words.at[first + i] = index >= 0 ? slots + index + i : absent + first + i;
-  }
-  words.contiguous = words.at[0];
-  for (int i = 1; i < kNativeWords && words.contiguous != nullptr; ++i) {
-    if (words.at[i] != words.at[0] + i) words.contiguous = nullptr;
   }
   return words;
 }

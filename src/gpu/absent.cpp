@@ -13,7 +13,9 @@ qpi_status refuse() {
 
 qpi_status plan_create(const qpi_problem&, bool, Plan*) { return refuse(); }
 Choice choose(const Plan&, const qpi_problem&, int64_t) { return {}; }
-qpi_status run(const Plan&, const qpi_problem&, const RowsArgs&, const FinishArgs&, qpi_stream_t) { return refuse(); }
+qpi_status run(const Plan&, int32_t, const Choice&, const RowsArgs&, const FinishArgs&, qpi_stream_t) {
+  return refuse();
+}
 qpi_status commit(int32_t, const IsvWords&, qpi_record*, qpi_stream_t) { return refuse(); }
 qpi_status control(int32_t, const IsvWords&, qpi_stream_t) { return refuse(); }
 qpi_status discard(int32_t, qpi_record*, qpi_stream_t) { return refuse(); }

@@ -339,11 +339,10 @@ Choice choose(const Plan& plan, const qpi_problem& problem, int64_t rows) {
 
 // ---- running ----
 
-qpi_status run(const Plan& plan, const qpi_problem& problem, const RowsArgs& rows, const FinishArgs& finish,
+qpi_status run(const Plan& plan, int32_t device, const Choice& choice, const RowsArgs& rows, const FinishArgs& finish,
                qpi_stream_t stream) {
   DeviceGuard guard;
-  QPI_TRY(guard.enter(problem.device));
-  const Choice choice = choose(plan, problem, rows.rows);
+  QPI_TRY(guard.enter(device));
   const RowsLaunch launch{choice.kernel,       choice.blocks,      choice.threads,
                           choice.shared_bytes, choice.chunk_items, {choice.block_rows, choice.whole_step}};
   QPI_CUDA_TRY(launch_rows(rows, finish, launch, stream), "launching the rows kernel");

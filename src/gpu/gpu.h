@@ -40,7 +40,7 @@ struct Choice {
 };
 Choice choose(const Plan& plan, const qpi_problem& problem, int64_t rows);
 
-qpi_status run(const Plan& plan, const qpi_problem& problem, const RowsArgs& rows, const FinishArgs& finish,
+qpi_status run(const Plan& plan, int32_t device, const Choice& choice, const RowsArgs& rows, const FinishArgs& finish,
                qpi_stream_t stream);
 
 qpi_status commit(int32_t device, const IsvWords& isv, qpi_record* record, qpi_stream_t stream);

@@ -66,7 +66,7 @@ def test_address_and_undefined_behaviour_sanitizer(address, program):
 
 
 @pytest.mark.xdist_group("thread")
-@pytest.mark.parametrize("program", ["smoke", "threads"])
+@pytest.mark.parametrize("program", ["bound", "smoke", "threads"])
 def test_thread_sanitizer(thread, program):
     # Its shadow memory does not fit beside every random address layout of a kernel.
     fixed = [shutil.which("setarch"), platform.machine(), "-R"] if shutil.which("setarch") else []

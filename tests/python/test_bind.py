@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from producers import SMOKE_GRAD, CudaArray, exchange_class, smoke
 
 import qpi_distill as qpi
-from qpi_distill import _core
+from qpi_distill import _bound
 
 
 def test_bound_calls_are_the_plain_ones(op, isv):
@@ -105,9 +105,9 @@ def test_binding_checks_what_a_step_checks(op, isv):
 
 def test_bound_calls_come_from_bind_alone():
     with pytest.raises(TypeError, match="bind"):
-        _core.Bound()
+        _bound.Bound()
     with pytest.raises(RuntimeError, match="bind"):
-        _core.Bound.__new__(_core.Bound).step()
+        _bound.Bound.__new__(_bound.Bound).step()
 
 
 def test_an_operator_that_was_never_initialised():

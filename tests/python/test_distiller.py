@@ -418,6 +418,30 @@ def test_plans_are_made_once_for_each_combination(op):
         op.prepare("float32", "int8")
 
 
+def test_plans_are_kept_as_long_as_their_operator(op, isv):
+    """A captured graph may rely on any plan, so none makes room for another; equal layouts share one."""
+    q, pi, grad = (np.repeat(x, 2, 0) for x in smoke())
+    bound = op.bind(q, pi, grad)
+    for round_ in range(2):
+        for extra in range(1, 400):
+            wide = np.zeros((2, 3 + extra), np.float32)
+            isv.set(lam=1.0)
+            op.step(q, pi, wide[:, :3])
+            assert_allclose(wide[:, :3], np.repeat(SMOKE_GRAD, 2, 0), atol=2e-6)
+            assert not wide[:, 3:].any()
+        assert op.plan_count == 400, round_
+    isv.set(lam=1.0)
+    bound.step()
+    assert_allclose(grad, np.repeat(SMOKE_GRAD, 2, 0), atol=2e-6)
+
+
+def test_plans_do_not_grow_with_calls_or_rows(op):
+    q, pi, grad = smoke()
+    for rows in range(2, 300):
+        op.step(np.repeat(q, rows, 0), np.repeat(pi, rows, 0), np.repeat(grad, rows, 0))
+    assert op.plan_count == 1
+
+
 def test_plans_are_made_by_many_threads_at_once():
     """Each thread has its ISV; the operators' plans are shared between the threads that use one."""
     q = smoke()[0]

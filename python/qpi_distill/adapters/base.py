@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 __all__ = ["Adapter"]
@@ -28,6 +29,22 @@ class Adapter:
     lazy = False
     """An array may stand for a function of its memory that has not been applied; `refuse_lazy` is to be asked."""
 
+    own_class = ""
+    """Name of the library's own class of arrays, whose public attributes say what its `__cuda_array_interface__` says.
+    They are read instead: the interface builds a dictionary for every array."""
+
+    def owns(self, cls: type) -> bool:
+        """Return whether this is exactly the library's own class: a subclass may say something else.
+
+        Parameters
+        ----------
+        cls : type
+            Class of an array.
+        """
+        if not self.own_class or cls.__name__ != self.own_class:
+            return False
+        return getattr(sys.modules.get(cls.__module__), self.own_class, None) is cls
+
     def current_stream(self, array: Any, device: int) -> Any:
         """Return the stream that the framework works on now, in the calling thread.
 
@@ -42,6 +59,13 @@ class Adapter:
         -------
         object or int or None
             Anything that is accepted as a stream, or None where the framework has no such notion.
+        """
+        return None
+
+    def ask_stream(self) -> Any:
+        """Return the library's own function for `current_stream`, or None.
+
+        It takes the ordinal of a GPU alone, and its streams have their handle in attribute `ptr`.
         """
         return None
 

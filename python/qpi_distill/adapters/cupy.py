@@ -12,10 +12,14 @@ __all__ = ["ADAPTER"]
 
 class _CuPy(Adapter):
     name = "cupy"
+    own_class = "ndarray"
 
     def current_stream(self, array: Any, device: int) -> Any:
         # CuPy keeps one current stream per device and thread.
-        return sys.modules["cupy"].cuda.get_current_stream(device)
+        return self.ask_stream()(device)
+
+    def ask_stream(self) -> Any:
+        return sys.modules["cupy"].cuda.get_current_stream
 
 
 ADAPTER = _CuPy()

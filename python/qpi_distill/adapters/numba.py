@@ -12,6 +12,7 @@ __all__ = ["ADAPTER"]
 
 class _Numba(Adapter):
     name = "numba"
+    own_class = "DeviceNDArray"
 
     def current_stream(self, array: Any, device: int) -> Any:
         # An array may be bound to a stream; kernels launched without one run on Numba's default stream.

@@ -66,7 +66,8 @@ cdef struct DLExchangeHeader:
 cdef struct DLExchangeAPI:
     DLExchangeHeader header
     void* managed_tensor_allocator
-    int (*managed_tensor_from_py_object_no_sync)(void*, DLManagedTensorVersioned**) except -1
+    # These two give -1 with an exception set, as the callers look for themselves.
+    int (*managed_tensor_from_py_object_no_sync)(void*, DLManagedTensorVersioned**) noexcept
     void* managed_tensor_to_py_object_no_sync
-    int (*dltensor_from_py_object_no_sync)(void*, DLTensor*) except -1  # may be NULL
+    int (*dltensor_from_py_object_no_sync)(void*, DLTensor*) noexcept  # may be NULL
     int (*current_work_stream)(int32_t device_type, int32_t device_id, void** stream) except -1

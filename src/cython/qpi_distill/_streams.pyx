@@ -3,6 +3,11 @@
 
 from libc.stdint cimport uintptr_t
 
+cdef extern from "Python.h":
+    size_t PyLong_AsSize_t(object number) noexcept
+    void* PyErr_Occurred() noexcept
+    void PyErr_Clear() noexcept
+
 # Where libraries that predate `__cuda_stream__` keep the handle: torch, CuPy, Numba.
 cdef tuple _HANDLE_ATTRIBUTES = ("cuda_stream", "ptr", "handle")
 
@@ -16,9 +21,8 @@ cdef uintptr_t _address(object number, object what) except? 0:
     return <uintptr_t> number
 
 
-cdef uintptr_t _from_protocol(object stream) except? 0:
-    """Ask an object for its handle by `__cuda_stream__`, which is a method, or in old libraries an attribute."""
-    answer = stream.__cuda_stream__
+cdef uintptr_t _from_protocol(object stream, object answer) except? 0:
+    """The handle that `__cuda_stream__` of an object gives: a method, or in old libraries an attribute."""
     if callable(answer):
         answer = answer()
     try:
@@ -32,6 +36,19 @@ cdef uintptr_t _from_protocol(object stream) except? 0:
     return _address(int(handle), "the handle of __cuda_stream__")
 
 
+cdef uintptr_t _from_int(object stream) except 0:
+    """The handle that an exact int is. The common case costs one conversion; errors are worked out afterwards."""
+    cdef size_t handle = PyLong_AsSize_t(stream)
+    if handle == 0:
+        raise ValueError(
+            "stream: 0 is ambiguous; pass 1 for the legacy default stream, 2 for the per-thread one, or a handle"
+        )
+    if handle == <size_t> -1 and PyErr_Occurred() != NULL:
+        PyErr_Clear()
+        return _address(stream, "the number")
+    return handle
+
+
 cdef uintptr_t stream_handle(object stream) except 0:
     """The CUDA handle of a stream argument that is not None.
 
@@ -40,18 +57,14 @@ cdef uintptr_t stream_handle(object stream) except 0:
     """
     cdef uintptr_t handle
     if type(stream) is int:
-        handle = _address(stream, "the number")
-        if handle == 0:
-            raise ValueError(
-                "stream: 0 is ambiguous; pass 1 for the legacy default stream, 2 for the per-thread one, or a handle"
-            )
-        return handle
+        return _from_int(stream)
     if isinstance(stream, bool):
         raise TypeError("stream: a bool is not a stream")
     if isinstance(stream, int):
         return stream_handle(int(stream))
-    if hasattr(stream, "__cuda_stream__"):
-        handle = _from_protocol(stream)
+    answer = getattr(stream, "__cuda_stream__", None)
+    if answer is not None:
+        handle = _from_protocol(stream, answer)
         return handle if handle else <uintptr_t> LEGACY_STREAM
     for name in _HANDLE_ATTRIBUTES:
         number = getattr(stream, name, None)

@@ -217,6 +217,15 @@ cdef extern from "qpi_distill.h" nogil:
                            qpi_stream_t stream)
     qpi_status qpi_clear_faults(const qpi_isv* isv, qpi_stream_t stream)
 
+    ctypedef struct qpi_bound:
+        pass
+
+    qpi_status qpi_bind(const qpi_plan* plan, const qpi_isv* isv, const qpi_batch* batch, qpi_bound** bound)
+    void qpi_bound_destroy(qpi_bound* bound)
+    qpi_status qpi_bound_step(const qpi_bound* bound, qpi_stream_t stream)
+    qpi_status qpi_bound_accumulate(const qpi_bound* bound, qpi_stream_t stream)
+    qpi_status qpi_bound_distill_grad(const qpi_bound* bound, qpi_stream_t stream)
+
     int QPI_SEED_ACTIONS
     int QPI_SEED_ATOMS
     int QPI_SEED_BUS_WORDS

@@ -1,0 +1,6 @@
+from typing import Any
+
+def seed_distill_grad(
+    q_logits: Any, pi_logits: Any, atom_supports: Any, isv_bus: Any, pi_grad_logits: Any, device: int, stream: Any
+) -> None: ...
+def seed_lambda_controller(isv_bus: Any, device: int, stream: Any) -> None: ...

@@ -1,0 +1,19 @@
+from libc.stdint cimport int32_t, int64_t
+
+from qpi_distill._call cimport Joins
+from qpi_distill._isv cimport Isv
+from qpi_distill.c_api cimport qpi_bound
+
+
+cdef class Bound:
+    """Arrays that have been checked, and the call that was prepared for them."""
+    cdef qpi_bound* c
+    cdef Isv isv
+    cdef int32_t device
+    cdef int64_t row_count
+    cdef Joins joins
+    cdef object source  # the Framework whose current stream serves where none is named, or None
+    cdef object operator  # kept alive: its plans, its support
+    cdef object arrays  # kept alive
+
+    cdef int run(self, int what, object stream) except -1
