@@ -13,10 +13,10 @@ namespace {
 // As many argument bytes as the library's kernels take: the first one what it needs itself and what the end of a step
 // needs, the second one the latter.
 struct RowsArguments {
-  char bytes[464];
+  char bytes[480];
 };
 struct FinishArguments {
-  char bytes[312];
+  char bytes[320];
 };
 
 __global__ void rows(const __grid_constant__ RowsArguments, const __grid_constant__ FinishArguments, bool) {}

@@ -123,9 +123,15 @@ __device__ inline WarpSum* sum_at_first(WarpSum* sums, int index) {
   return sums + index;  // one block
 #endif
 }
-__device__ inline void sync_cluster() {
+// A barrier of the cluster in two halves; what a thread wrote before the first is seen after the second.
+__device__ inline void arrive_at_cluster() {
 #if __CUDA_ARCH__ >= 900
-  cooperative_groups::this_cluster().sync();
+  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+#endif
+}
+__device__ inline void wait_for_cluster() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 #else
   __syncthreads();
 #endif
@@ -152,7 +158,11 @@ __global__ void __launch_bounds__(kBlockMaxThreads)
   const bool add = args.pi_grad != nullptr && !args.write;
   const bool finishes = launch.whole && blockIdx.x == 0;
 
-  if (!launch.whole) allow_finish_to_start();
+  if (launch.whole) {
+    arrive_at_cluster();  // nobody writes to the first block before it is there
+  } else {
+    allow_finish_to_start();
+  }
   // Everything that is read, all of it under way before any of it is used.
   copy_by_block(shared, static_cast<const Q*>(args.q_logits) + first * actions * atoms, items * atoms * sizeof(Q));
   const StepInput input = load_step_input(IsvMemory{args.isv}, args.grad_scale);
@@ -197,6 +207,7 @@ __global__ void __launch_bounds__(kBlockMaxThreads)
   }
   const StepNumbers numbers = check_step_input(input, args.running_std, args.reduction_scale);
   __syncthreads();
+  if (launch.whole) wait_for_cluster();
 
   if (warp < row_warps && !numbers.halted) {
     for_mine(actions, [&](int i) {
@@ -237,7 +248,8 @@ __global__ void __launch_bounds__(kBlockMaxThreads)
     return;
   }
   // Also of a step that is halted: the first block changes the state only when every other has read it.
-  sync_cluster();
+  arrive_at_cluster();
+  wait_for_cluster();
   if (blockIdx.x == 0)
     finish_block(finish, numbers, gridDim.x * row_warps, storage, [&](int i) { return record_of(sums[i]); });
 }
