@@ -24,6 +24,7 @@ QPI_ISV_MANIFEST(QPI_TRAITS)
 struct IsvImage {
   uint32_t* word;            // [kNativeWords]
   bool counts_observations;  // the layout has a slot for them
+  FlightRing flight;
 
   template <int Slot>
   QPI_FN float number() const {
@@ -69,6 +70,11 @@ struct IsvMemory {
   QPI_FN float number() const {
     static_assert(SlotTraits<Slot>::kType == QPI_SLOT_F32, "not a float slot");
     return lane_float(*isv.at[SlotTraits<Slot>::kWord]);
+  }
+  template <int Slot>
+  QPI_FN uint32_t bits() const {
+    static_assert(SlotTraits<Slot>::kType == QPI_SLOT_U32, "not a slot of bits");
+    return *isv.at[SlotTraits<Slot>::kWord];
   }
   template <int Slot>
   QPI_FN uint64_t count() const {

@@ -32,10 +32,17 @@ constexpr NativeLayout make_native_layout() {
 
 constexpr int32_t kNativeWords = make_native_layout().first[QPI_SLOT_COUNT];
 
+// Where the flight recorder's records go; NULL: nowhere.
+struct FlightRing {
+  qpi_flight* records;
+  uint64_t capacity;
+};
+
 // Where each word of the native layout is: in the caller's buffer, or in the workspace for slots that the layout lacks.
 struct IsvWords {
   uint32_t* at[kNativeWords];
   uint64_t present;  // one bit per slot of the layout
+  FlightRing flight;
 
   QPI_CONSTEXPR bool has(int slot) const { return (present >> slot & 1u) != 0; }
 };

@@ -15,6 +15,7 @@ cdef class Isv:
     cdef qpi_isv c
     cdef readonly Trace trace
     cdef readonly object memory
+    cdef object flight_memory
     cdef uintptr_t own  # our own stream, for calls before any caller's
     cdef object settle
     cdef object __weakref__
