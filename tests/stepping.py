@@ -97,14 +97,16 @@ def random_problem(
     )
 
 
+SLOT_DTYPES = {s.name: {"f32": np.float32, "u32": np.uint32, "u64": np.uint64}[s.type] for s in qpi.ISV.slot_info()}
+
+
 # ---- the library --------------------------------------------------------------------------------------------------
 
 
 def poke(backend, isv, **values) -> None:
     """Write slots behind the library's back, whatever they hold."""
     for name, value in values.items():
-        dtype = np.uint64 if name in COUNTERS else np.float32
-        backend.poke(isv.slot_address(name), np.array(value, dtype).tobytes())
+        backend.poke(isv.slot_address(name), np.array(value, SLOT_DTYPES[name]).tobytes())
 
 
 def make_isv(backend, state=(), layout="native"):

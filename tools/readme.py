@@ -1,4 +1,4 @@
-"""Write the generated parts of README.md: the slots from the manifest, the laws from their registry, the figures from the result file.
+"""Write the generated parts of README.md: slots and laws from the headers, the figures from the result file.
 
 python3 tools/readme.py            rewrite README.md
 python3 tools/readme.py --check    exit 1 if it would change

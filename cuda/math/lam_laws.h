@@ -39,8 +39,8 @@ QPI_FN LawOutput log_dual(const IsvImage& isv, const LawInput& in) {
   return law_output(bounded(in, in.value * wide_exp(step)), band_reason(in), is_gain(rate) && is_positive(limit));
 }
 
-// PI on log lam. The integral stands still while a bound or the slew limit keeps lam from going where the error wants
-// it, and starts from log lam where somebody else has moved lam: neither leaves anything to unwind.
+// PI on log lam. The integral follows the error only as far as bounds and slew limit let lam go, and starts from log lam
+// where somebody else has moved lam: neither leaves anything to unwind.
 QPI_FN LawOutput log_pi(const IsvImage& isv, const LawInput& in) {
   const float gain = isv.number<QPI_SLOT_pi_gain>(), rate = isv.number<QPI_SLOT_pi_rate>();
   const float limit = isv.number<QPI_SLOT_pi_clip>(), slew = isv.number<QPI_SLOT_pi_slew>();
@@ -50,19 +50,21 @@ QPI_FN LawOutput log_pi(const IsvImage& isv, const LawInput& in) {
   if (now - slew > low) low = now - slew;
   if (now + slew < high) high = now + slew;
 
+  const double proportional = static_cast<double>(gain) * error;
   const double before = in.fresh ? now : in.memory;
-  const double after = before + static_cast<double>(rate) * error;
-  const double wanted = after + static_cast<double>(gain) * error;
-  const bool held = error > 0.0 ? wanted > high : wanted < low;
-  const double integral = held ? before : after;
-  const double aim = integral + static_cast<double>(gain) * error;
+  double integral = before + static_cast<double>(rate) * error;
+  if (error > 0.0) {
+    if (integral > high - proportional) integral = before > high - proportional ? before : high - proportional;
+  } else {
+    if (integral < low - proportional) integral = before < low - proportional ? before : low - proportional;
+  }
+  double aim = integral + proportional;
+  if (aim < low) aim = low;
+  if (aim > high) aim = high;
 
-  LawOutput out = law_output(
-      bounded(in, wide_exp(aim < low    ? low
-                           : aim > high ? high
-                                        : aim)),
-      band_reason(in),
-      is_gain(gain) && is_gain(rate) && is_positive(limit) && is_positive(slew) && (in.fresh || is_finite(in.memory)));
+  const bool sensible = is_gain(gain) && is_gain(rate) && is_positive(limit) && is_positive(slew);
+  LawOutput out =
+      law_output(bounded(in, wide_exp(aim)), band_reason(in), sensible && (in.fresh || is_finite(in.memory)));
   out.remembers = true;
   out.memory = static_cast<float>(integral);
   return out;
