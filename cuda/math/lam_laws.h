@@ -39,8 +39,8 @@ QPI_FN LawOutput log_dual(const IsvImage& isv, const LawInput& in) {
   return law_output(bounded(in, in.value * wide_exp(step)), band_reason(in), is_gain(rate) && is_positive(limit));
 }
 
-// PI on log lam. The integral follows the error only as far as bounds and slew limit let lam go, and starts from log lam
-// where somebody else has moved lam: neither leaves anything to unwind.
+// PI on log lam. The integral follows the error only as far as bounds and slew limit let lam go, and starts from log
+// lam where somebody else has moved lam: neither leaves anything to unwind.
 QPI_FN LawOutput log_pi(const IsvImage& isv, const LawInput& in) {
   const float gain = isv.number<QPI_SLOT_pi_gain>(), rate = isv.number<QPI_SLOT_pi_rate>();
   const float limit = isv.number<QPI_SLOT_pi_clip>(), slew = isv.number<QPI_SLOT_pi_slew>();

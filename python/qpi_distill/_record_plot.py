@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ._figures import COLOURS, GUIDE, STYLE, canvas
 from .isv import code_name
 
 if TYPE_CHECKING:
@@ -14,34 +15,14 @@ if TYPE_CHECKING:
 
 __all__ = ["draw_records"]
 
-STYLE = {
-    "font.size": 10,
-    "axes.titlesize": 11,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#e6e6e6",
-    "axes.axisbelow": True,
-    "legend.frameon": False,
-    "legend.fontsize": 9,
-}
-#: Colours that colour-blind readers can tell apart.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
-GUIDE = "#444444"
-
 
 def draw_records(records: Any, path: str | Path) -> None:
     """Write a picture of drained records to `path`."""
     import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
     x = records["commits"].astype(float)
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(11, 8), dpi=110, layout="constrained")
-        FigureCanvasAgg(figure)
+        figure = canvas(11, 8)
         panels = figure.subplots(3, 2, sharex=True)
         _curves(panels[0, 0], "λ", x, {"": records["lam"]}, log=True)
         _curves(panels[0, 1], "τ", x, {"": records["tau"]}, log=True)

@@ -1,6 +1,8 @@
 /* What the flight recorder keeps of a commit: slots, under their own names.
  *
- *   X(slot, type)   the slot's own type; 8-byte ones first, and an even number of the others, so that nothing is padding
+ *   X(slot, type)
+ *
+ * type   the slot's own; the 8-byte ones first, and an even number of the others, so that nothing is padding
  */
 #ifndef QPI_DISTILL_FLIGHT_MANIFEST_H
 #define QPI_DISTILL_FLIGHT_MANIFEST_H
