@@ -75,12 +75,13 @@ class Outcome:
         dict of str to array, shape [seeds]
             ``kl``, mean true KL; ``kl_seen``, mean of what the law was shown; ``in_band``, share of steps with a
             true KL within a factor 1.5 of the goal; ``log_std``, standard deviation of log lam; ``travel``, mean step
-            of log lam; ``lam`` and ``tau`` at the end; ``agreement``, over the whole table at the end. ``kl_end``, mean
-            true KL of the last tenth.
+            of log lam; ``kl_end``, mean true KL of the last tenth; ``lam`` and ``tau`` at the end; ``agreement``, over
+            the whole table at the end.
         """
         records, kl = self.records[:, burn_in:], self.kl[:, burn_in:]
         lam = records["lam"].astype(np.float64)
         log_lam = np.log(np.where(lam > 0, lam, 1.0))
+        log_lam -= log_lam[:, :1]  # what does not move has a deviation of exactly 0
         ratio = kl / records["kl_target"]
         return {
             "kl": kl.mean(-1),
