@@ -74,6 +74,10 @@ QPI_FN LawOutput linear(const IsvImage& isv, const LawInput& in) {
   return scheduled(in, isv.number<QPI_SLOT_lam_from>(), isv.number<QPI_SLOT_lam_to>(), in.progress);
 }
 
+QPI_FN LawOutput cosine(const IsvImage& isv, const LawInput& in) {
+  return scheduled(in, isv.number<QPI_SLOT_lam_from>(), isv.number<QPI_SLOT_lam_to>(), cosine_share(in.progress));
+}
+
 }  // namespace lam_law
 
 QPI_FN qpi_law_input lam_law_input(uint32_t law) {

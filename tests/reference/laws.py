@@ -100,6 +100,10 @@ def linear(s: Step):
     return schedule(s, s["lam_from"], s["lam_to"], s.share)
 
 
+def cosine(s: Step):
+    return schedule(s, s["lam_from"], s["lam_to"], (1 - math.cos(math.pi * s.share)) / 2)
+
+
 def tau_linear(s: Step):
     return schedule(s, s["tau_from"], s["tau_to"], s.share)
 
@@ -128,7 +132,7 @@ def mpo_dual(s: Step):
     return s.moved_to(s.value * math.exp(s["mpo_rate"] * within(s.error, -limit, limit))), s.band
 
 
-LAM_LAWS = {f.__name__: f for f in (bounded_step, fixed, ziegler, log_dual, log_pi, linear)}
+LAM_LAWS = {f.__name__: f for f in (bounded_step, fixed, ziegler, log_dual, log_pi, linear, cosine)}
 TAU_LAWS = {
     "fixed": fixed,
     "linear": tau_linear,

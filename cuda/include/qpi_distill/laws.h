@@ -21,7 +21,8 @@
   X(ziegler, KL, "lam * (1 + ziegler_gain * clip(error))", "Ziegler et al. 2019, arXiv:1909.08593, section 2.2")       \
   X(log_dual, KL, "log lam + dual_rate * clip(error)", "dual ascent on log lam, as MPO's: Abdolmaleki et al. 2018, arXiv:1806.06920") \
   X(log_pi, KL, "log lam = I + pi_gain * e, I + pi_rate * e as far as bounds and pi_slew let lam go; e = clip(log(KL / goal))", "Stooke et al. 2020, arXiv:2007.03964, on log lam") \
-  X(linear, OBSERVATIONS, "lam_from + (lam_to - lam_from) * t", "-")
+  X(linear, OBSERVATIONS, "lam_from + (lam_to - lam_from) * t", "-")                                                   \
+  X(cosine, OBSERVATIONS, "lam_from + (lam_to - lam_from) * (1 - cos(pi t)) / 2", "Loshchilov and Hutter 2017, arXiv:1608.03983")
 
 #define QPI_TAU_LAWS(X)                                                                                                \
   X(fixed, NOTHING, "tau", "-")                                                                                        \
