@@ -109,6 +109,14 @@ def poke(backend, isv, **values) -> None:
         backend.poke(isv.slot_address(name), np.array(value, SLOT_DTYPES[name]).tobytes())
 
 
+def observe(backend, isv, kl, *, rows=1, **slots) -> None:
+    """Commit a batch of this mean KL, with two rows skipped and one clipped, after writing slots."""
+    poke(backend, isv, **slots)
+    sums = np.array([kl * rows, rows, 0.0], np.float64)
+    backend.poke(isv.record, sums.tobytes() + np.array([rows, 2, 1], np.int64).tobytes())
+    isv.commit(stream=backend.stream)
+
+
 def make_isv(backend, state=(), layout="native"):
     isv = qpi.ISV(device=backend.device, layout=layout)
     poke(backend, isv, **dict(state))

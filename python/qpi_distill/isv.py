@@ -183,13 +183,13 @@ def _check_together(values: Mapping[str, float | int]) -> None:
         raise ValueError(f"lam: {lam:g} is neither 0 nor within [lam_min, lam_max] = [{low:g}, {high:g}]")
 
 
-def _preset_values(preset: str | None) -> dict[str, float | int]:
+def _preset_values(preset: str | None) -> dict[str, Any]:
     if preset is None:
         return {}
     if preset not in _isv.PRESETS:
         raise ValueError(f"preset: {preset!r} is no preset; the presets are {', '.join(_isv.PRESETS)}")
     chosen = _isv.PRESETS[preset]
-    return {"lam_law": chosen.lam_law, **chosen.values}  # type: ignore[dict-item]
+    return {"lam_law": chosen.lam_law, **chosen.values}
 
 
 def _words_of(slot: _isv.Slot, value: float | int) -> list[int]:

@@ -13,7 +13,7 @@ from numpy.testing import assert_array_equal
 import backends
 import qpi_distill as qpi
 from reference import LAM_LAWS, TAU_LAWS, Fault, Laws, Reason
-from stepping import assert_same_state, faults_of, frozen, make_isv, poke, random_problem, reason_of, run
+from stepping import assert_same_state, faults_of, frozen, make_isv, observe, random_problem, reason_of, run
 
 LAM_NAMES = [law.name for law in qpi.ISV.laws()["lam"]]
 TAU_NAMES = [law.name for law in qpi.ISV.laws()["tau"]]
@@ -25,13 +25,6 @@ INF, NAN = math.inf, math.nan
 def test_every_law_has_a_reference():
     assert set(LAM_NAMES) == set(LAM_LAWS)
     assert set(TAU_NAMES) == set(TAU_LAWS)
-
-
-def observe(backend, isv, kl, **measures):
-    """Commit a batch of one row with this KL."""
-    poke(backend, isv, **measures)
-    backend.poke(isv.record, np.array([kl, 1.0, 0.0], np.float64).tobytes() + np.array([1, 0, 0], np.int64).tobytes())
-    isv.commit(stream=backend.stream)
 
 
 def random_kl(rng, count, target):

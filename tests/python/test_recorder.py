@@ -14,16 +14,9 @@ from numpy.testing import assert_array_equal
 
 import qpi_distill as qpi
 from qpi_distill import _isv
-from stepping import poke, random_problem, run
+from stepping import observe, poke, random_problem, run
 
 FIELDS = qpi.Recorder.dtype.names
-
-
-def commit(backend, isv, kl=0.5, rows=1):
-    """Commit a batch of this KL."""
-    sums = np.array([kl * rows, rows, 0.0], np.float64)
-    backend.poke(isv.record, sums.tobytes() + np.array([rows, 2, 1], np.int64).tobytes())
-    isv.commit(stream=backend.stream)
 
 
 @pytest.fixture
@@ -59,7 +52,7 @@ def test_whatever_the_rhythm_nothing_is_lost_unseen(backend, capacity):
     done, lost, numbers = 0, 0, []
     for burst in rng.integers(0, 2 * capacity + 2, 25).tolist():
         for _ in range(burst):
-            commit(backend, isv)
+            observe(backend, isv, 0.5)
         new = recorder.drain(stream=backend.stream)
         assert_array_equal(new["commits"], np.arange(done + max(0, burst - capacity), done + burst) + 1)
         done += burst
@@ -73,7 +66,7 @@ def test_whatever_the_rhythm_nothing_is_lost_unseen(backend, capacity):
 
 def test_draining_twice_gives_nothing_the_second_time(backend, recorded):
     isv, recorder = recorded
-    commit(backend, isv)
+    observe(backend, isv, 0.5)
     assert len(recorder.drain(stream=backend.stream)) == 1
     again = recorder.drain(stream=backend.stream)
     assert (again.dtype, again.shape) == (qpi.Recorder.dtype, (0,))
@@ -83,10 +76,10 @@ def test_draining_twice_gives_nothing_the_second_time(backend, recorded):
 def test_commits_before_the_recorder_are_not_lost_ones(backend):
     isv = qpi.ISV(device=backend.device)
     for _ in range(5):
-        commit(backend, isv)
+        observe(backend, isv, 0.5)
     recorder = qpi.Recorder(isv, 2)
     assert len(recorder.drain(stream=backend.stream)) == 0
-    commit(backend, isv)
+    observe(backend, isv, 0.5)
     assert recorder.drain(stream=backend.stream)["commits"].tolist() == [6]
     assert recorder.lost == 0
 
@@ -115,15 +108,15 @@ def test_a_commit_without_rows_is_recorded(backend, recorded):
 def test_reset_and_load_start_anew(backend, recorded):
     isv, recorder = recorded
     for _ in range(3):
-        commit(backend, isv)
+        observe(backend, isv, 0.5)
     state = isv.state_dict(stream=backend.stream)
     for _ in range(4):
-        commit(backend, isv)
+        observe(backend, isv, 0.5)
     isv.load_state_dict(state)
-    commit(backend, isv)
+    observe(backend, isv, 0.5)
     assert recorder.drain(stream=backend.stream)["commits"].tolist() == [4]
     isv.reset()
-    commit(backend, isv)
+    observe(backend, isv, 0.5)
     assert recorder.drain(stream=backend.stream)["commits"].tolist() == [1]
     assert recorder.lost == 0
 
@@ -132,18 +125,18 @@ def test_one_recorder_at_a_time(backend, recorded):
     isv, recorder = recorded
     with pytest.raises(ValueError, match="has a recorder"):
         qpi.Recorder(isv)
-    commit(backend, isv)
+    observe(backend, isv, 0.5)
     recorder.drain(stream=backend.stream)
     recorder.close()
     recorder.close()
-    commit(backend, isv)
+    observe(backend, isv, 0.5)
     with pytest.raises(ValueError, match="closed"):
         recorder.drain()
     assert len(recorder.records) == 1
     with qpi.Recorder(isv, 2) as second:
-        commit(backend, isv)
+        observe(backend, isv, 0.5)
         assert second.drain(stream=backend.stream)["commits"].tolist() == [3]
-    commit(backend, isv)
+    observe(backend, isv, 0.5)
 
 
 def test_the_ring_outlives_a_recorder_that_nobody_holds(backend):
@@ -152,7 +145,7 @@ def test_the_ring_outlives_a_recorder_that_nobody_holds(backend):
     gc.collect()
     junk = [np.ones(104 * 4, np.uint8) for _ in range(50)]
     for _ in range(9):
-        commit(backend, isv)
+        observe(backend, isv, 0.5)
     assert all(x.all() for x in junk)
     assert isv._recorder.drain(stream=backend.stream)["commits"].tolist() == [6, 7, 8, 9]
 
@@ -160,7 +153,7 @@ def test_the_ring_outlives_a_recorder_that_nobody_holds(backend):
 def test_records_can_be_left_to_drain(backend):
     isv = qpi.ISV(device=backend.device)
     recorder = qpi.Recorder(isv, 4, keep=False)
-    commit(backend, isv)
+    observe(backend, isv, 0.5)
     assert len(recorder.drain(stream=backend.stream)) == 1
     assert len(recorder.records) == 0
 
@@ -207,7 +200,7 @@ def flown():
     recorder = qpi.Recorder(isv, 64)
     for i in range(20):
         poke(backend, isv, agreement=-1 if i < 5 else i / 20, target_entropy=1 + i / 10, tau=-1 if i == 12 else 0.7)
-        commit(backend, isv, kl=0.05 * (1 + i))
+        observe(backend, isv, 0.05 * (1 + i))
     isv.commit()
     recorder.drain()
     return recorder

@@ -293,11 +293,6 @@ cdef class Isv:
         self.c.flight_capacity = capacity
         self.flight_memory = memory
 
-    @property
-    def recording(self) -> bool:
-        """Whether commits are recorded."""
-        return self.c.flight != NULL
-
     cdef int note(self, uintptr_t handle, object owner, object source) except -1:
         """Remember the stream of a call."""
         cdef Trace trace = self.trace
