@@ -51,7 +51,7 @@ QPI_FN LawOutput log_pi(const IsvImage& isv, const LawInput& in) {
   if (now + slew < high) high = now + slew;
 
   const double proportional = static_cast<double>(gain) * error;
-  const double before = in.fresh ? now : in.memory;
+  const double before = in.fresh || !is_finite(in.memory) ? now : in.memory;  // absurd gains may have made it infinite
   double integral = before + static_cast<double>(rate) * error;
   if (error > 0.0) {
     if (integral > high - proportional) integral = before > high - proportional ? before : high - proportional;
@@ -62,9 +62,8 @@ QPI_FN LawOutput log_pi(const IsvImage& isv, const LawInput& in) {
   if (aim < low) aim = low;
   if (aim > high) aim = high;
 
-  const bool sensible = is_gain(gain) && is_gain(rate) && is_positive(limit) && is_positive(slew);
-  LawOutput out =
-      law_output(bounded(in, wide_exp(aim)), band_reason(in), sensible && (in.fresh || is_finite(in.memory)));
+  LawOutput out = law_output(bounded(in, wide_exp(aim)), band_reason(in),
+                             is_gain(gain) && is_gain(rate) && is_positive(limit) && is_positive(slew));
   out.remembers = true;
   out.memory = static_cast<float>(integral);
   return out;

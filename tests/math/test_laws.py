@@ -225,6 +225,15 @@ def test_log_pi_starts_from_where_the_host_puts_lam(backend):
     assert isv.read(stream=backend.stream).lam == pytest.approx(2.0, rel=1e-5)
 
 
+@pytest.mark.parametrize("memory", [NAN, INF, -INF])
+def test_log_pi_starts_anew_from_a_memory_that_is_no_number(backend, memory):
+    isv = make_isv(backend, {"lam": 0.5, "lam_left": 0.5, "lam_memory": memory, "lam_law": LAM_NAMES.index("log_pi")})
+    observe(backend, isv, 0.05)
+    values = isv.read(stream=backend.stream)
+    assert values.lam == pytest.approx(0.5, rel=1e-6)
+    assert values.lam_memory == pytest.approx(math.log(0.5), rel=1e-6)
+
+
 @pytest.mark.parametrize("law", LAM_NAMES)
 def test_warm_up(backend, law):
     _, records = settled(backend, 5.0, 12, lam=0.3, lam_law=law, law_warmup=10, lam_from=0.3, lam_to=0.4, lam_steps=5)

@@ -38,6 +38,17 @@ def test_a_record_is_the_isv_after_the_commit(backend, recorded):
     assert record["agreement"] == 0.25
 
 
+def test_a_bus_gives_the_records_of_a_native_layout(backend):
+    drained = []
+    for layout in ("native", "bus", qpi.Layout.bus(commits=2, lam_law=40)):
+        isv = qpi.ISV(device=backend.device, layout=layout, preset="ziegler")
+        recorder = qpi.Recorder(isv, 8)
+        for kl in (0.5, 0.01, 0.2):
+            observe(backend, isv, kl, agreement=kl)
+        drained.append(recorder.drain(stream=backend.stream).tobytes())
+    assert len(set(drained)) == 1
+
+
 def test_the_dtype_is_packed_and_holds_slots():
     types_of = {s.name: {"f32": "<f4", "u32": "<u4", "u64": "<u8"}[s.type] for s in qpi.ISV.slot_info()}
     assert {name: qpi.Recorder.dtype[name].str for name in FIELDS} == {name: types_of[name] for name in FIELDS}
