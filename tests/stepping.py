@@ -97,14 +97,24 @@ def random_problem(
     )
 
 
+SLOT_DTYPES = {s.name: {"f32": np.float32, "u32": np.uint32, "u64": np.uint64}[s.type] for s in qpi.ISV.slot_info()}
+
+
 # ---- the library --------------------------------------------------------------------------------------------------
 
 
 def poke(backend, isv, **values) -> None:
     """Write slots behind the library's back, whatever they hold."""
     for name, value in values.items():
-        dtype = np.uint64 if name in COUNTERS else np.float32
-        backend.poke(isv.slot_address(name), np.array(value, dtype).tobytes())
+        backend.poke(isv.slot_address(name), np.array(value, SLOT_DTYPES[name]).tobytes())
+
+
+def observe(backend, isv, kl, *, rows=1, **slots) -> None:
+    """Commit a batch of this mean KL, with two rows skipped and one clipped, after writing slots."""
+    poke(backend, isv, **slots)
+    sums = np.array([kl * rows, rows, 0.0], np.float64)
+    backend.poke(isv.record, sums.tobytes() + np.array([rows, 2, 1], np.int64).tobytes())
+    isv.commit(stream=backend.stream)
 
 
 def make_isv(backend, state=(), layout="native"):

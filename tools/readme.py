@@ -1,4 +1,4 @@
-"""Write the generated parts of README.md: the slots from the manifest, the figures from the result file.
+"""Write the generated parts of README.md: slots and laws from the headers, the figures from the result file.
 
 python3 tools/readme.py            rewrite README.md
 python3 tools/readme.py --check    exit 1 if it would change
@@ -19,11 +19,21 @@ import measured  # noqa: E402  (the checkout is no package)
 from benchmarks.figures import FIGURES  # noqa: E402
 from generated import fill  # noqa: E402
 
-MANIFEST = ROOT / "cuda" / "include" / "qpi_distill" / "isv_manifest.h"
+HEADERS = ROOT / "cuda" / "include" / "qpi_distill"
+MANIFEST = HEADERS / "isv_manifest.h"
+LAWS = HEADERS / "laws.h"
 ROLES = {"PARAM": "parameter", "STATE": "state", "OUTPUT": "output"}
 ENTRY = re.compile(
     r"X\((\w+),\s*(F32|U32|U64),\s*(\w+),\s*([^,]+),\s*([^,]+),\s*([^,]+),\s*\"(\w+)\",\s*\"([^\"]+)\"\)"
 )
+LAW = re.compile(r"X\((\w+),\s*([A-Z_]+),\s*\"([^\"]+)\",\s*\"([^\"]+)\"\)")
+INPUTS = {
+    "NOTHING": "nothing",
+    "KL": "`kl_ema`",
+    "OBSERVATIONS": "`observations`",
+    "ENTROPY": "entropy of the target",
+    "PRIOR_KL": "`prior_kl`",
+}
 
 
 def number(text: str) -> str:
@@ -37,6 +47,17 @@ def slots() -> str:
     for name, kind, role, default, _low, _high, unit, meaning in ENTRY.findall(MANIFEST.read_text()):
         shown = number(default) if role != "OUTPUT" else ""
         lines.append(f"| `{name}` | {kind.lower()} | {ROLES[role]} | {shown} | {unit} | {meaning} |")
+    return "\n".join(lines)
+
+
+def laws() -> str:
+    """The registry of control laws as a table."""
+    lines = ["| of | law | driven by | moves to | source |", "|---|---|---|---|---|"]
+    for of in ("LAM", "TAU"):
+        _, _, rest = LAWS.read_text().partition(f"#define QPI_{of}_LAWS(X)")
+        entries, _, _ = rest.partition("#define")
+        for name, kind, formula, source in LAW.findall(entries):
+            lines.append(f"| `{of.lower()}` | `{name}` | {INPUTS[kind]} | `{formula}` | {source} |")
     return "\n".join(lines)
 
 
@@ -61,7 +82,7 @@ def figures() -> str:
 
 def generated(text: str) -> str:
     """The README with its generated parts made anew."""
-    return fill(text, {"slots": slots, "figures": figures})
+    return fill(text, {"slots": slots, "laws": laws, "figures": figures})
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -28,7 +28,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "qpi_distill/flight_manifest.h"
 #include "qpi_distill/isv_manifest.h"
+#include "qpi_distill/laws.h"
 
 #if defined(__GNUC__) || defined(__clang__)
 #define QPI_API __attribute__((visibility("default")))
@@ -86,6 +88,21 @@ typedef enum qpi_slot {
       QPI_SLOT_COUNT
 } qpi_slot;
 
+/* The control laws (qpi_distill/laws.h has them all): values of the slots lam_law and tau_law. */
+typedef enum qpi_lam_law {
+#define QPI_LAM_LAW_ENUM(name, input, formula, source) QPI_LAM_LAW_##name,
+  QPI_LAM_LAWS(QPI_LAM_LAW_ENUM)
+#undef QPI_LAM_LAW_ENUM
+      QPI_LAM_LAW_COUNT
+} qpi_lam_law;
+
+typedef enum qpi_tau_law {
+#define QPI_TAU_LAW_ENUM(name, input, formula, source) QPI_TAU_LAW_##name,
+  QPI_TAU_LAWS(QPI_TAU_LAW_ENUM)
+#undef QPI_TAU_LAW_ENUM
+      QPI_TAU_LAW_COUNT
+} qpi_tau_law;
+
 typedef enum qpi_slot_type { QPI_SLOT_F32 = 0, QPI_SLOT_U32 = 1, QPI_SLOT_U64 = 2 } qpi_slot_type;
 typedef enum qpi_slot_role { QPI_SLOT_PARAM = 0, QPI_SLOT_STATE = 1, QPI_SLOT_OUTPUT = 2 } qpi_slot_role;
 
@@ -102,6 +119,45 @@ typedef struct qpi_slot_info {
 /* The manifest at run time. `slot` is 0 .. QPI_SLOT_COUNT - 1. */
 QPI_API qpi_status qpi_isv_slot_info(int32_t slot, qpi_slot_info* info);
 
+/* What a control law is driven by: nothing, the moving average of the batch KL, the number of observations, the
+ * entropy of the target, KL(target || prior). */
+typedef enum qpi_law_input {
+  QPI_LAW_INPUT_NOTHING = 0,
+  QPI_LAW_INPUT_KL = 1,
+  QPI_LAW_INPUT_OBSERVATIONS = 2,
+  QPI_LAW_INPUT_ENTROPY = 3,
+  QPI_LAW_INPUT_PRIOR_KL = 4
+} qpi_law_input;
+
+typedef struct qpi_law_info {
+  const char* name;
+  qpi_law_input input;
+  const char* formula;
+  const char* source;
+} qpi_law_info;
+
+/* The registry of laws at run time. `law` is 0 .. QPI_LAM_LAW_COUNT - 1, or QPI_TAU_LAW_COUNT - 1. */
+QPI_API qpi_status qpi_lam_law_info(int32_t law, qpi_law_info* info);
+QPI_API qpi_status qpi_tau_law_info(int32_t law, qpi_law_info* info);
+
+/* A law of lam with the numbers of its source: what to write into which slots. */
+#define QPI_PRESET_VALUES 8
+typedef struct qpi_preset_value {
+  qpi_slot slot;
+  double value;
+} qpi_preset_value;
+typedef struct qpi_preset_info {
+  const char* name;
+  qpi_lam_law lam_law;
+  int32_t count; /* of values */
+  qpi_preset_value values[QPI_PRESET_VALUES];
+  const char* source;
+} qpi_preset_info;
+
+/* `preset` is 0 .. qpi_preset_count() - 1. */
+QPI_API int32_t qpi_preset_count(void);
+QPI_API qpi_status qpi_preset_get(int32_t preset, qpi_preset_info* info);
+
 /* Bits of slot `faults`: a value on the device that made no sense. What depended on it was not done. Sticky. */
 typedef enum qpi_fault {
   QPI_FAULT_TAU = 1,        /* tau negative or NaN, tau_min not > 0: nothing was written */
@@ -111,24 +167,32 @@ typedef enum qpi_fault {
   QPI_FAULT_WEIGHT = 16,    /* a row weight negative, not finite or beyond float32 times lam: that row was skipped */
   QPI_FAULT_ALPHA = 32,     /* kl_alpha or value_alpha outside (0, 1]: gradient only */
   QPI_FAULT_TARGET = 64,    /* kl_target not > 0 and finite: gradient and kl_ema only */
-  QPI_FAULT_LAW = 128,      /* a number of the control law makes no sense, or kl_ema is not finite: lam unchanged */
+  QPI_FAULT_LAW = 128,      /* a number of lam's law makes no sense, or kl_ema is not finite: lam unchanged. No such
+                               law: lam and tau unchanged */
   QPI_FAULT_BOUND = 256,    /* kl_row_max or min_std not > 0, value_std not a number: nothing was written */
   QPI_FAULT_VALUE = 512,    /* the variance of the action values is not finite: value_std not updated */
+  QPI_FAULT_TAU_LAW = 1024, /* a number of tau's law or what drives it makes no sense: tau unchanged. No such law:
+                               lam and tau unchanged */
 } qpi_fault;
 
-/* Codes of slot `reason`: what the last commit or control call did. */
+/* Codes of the slots `reason` and `tau_reason`: what the last commit or control call did with lam, and with tau. What a
+ * law is driven by is kl_ema, or for a law of tau the entropy of the target or prior_kl; its band is the dead zone. */
 typedef enum qpi_reason {
-  QPI_REASON_NONE = 0,      /* nothing has happened yet */
-  QPI_REASON_IN_BAND = 1,   /* kl_ema inside the dead zone: lam kept */
-  QPI_REASON_ABOVE = 2,     /* kl_ema above it: lam raised */
-  QPI_REASON_BELOW = 3,     /* kl_ema below it: lam lowered */
-  QPI_REASON_AT_MAX = 4,    /* kl_ema above it, and lam is at lam_max */
-  QPI_REASON_AT_MIN = 5,    /* kl_ema below it, and lam is at lam_min */
-  QPI_REASON_OFF = 6,       /* lam is 0 */
-  QPI_REASON_NO_ROWS = 7,   /* the statistic had no weight: averages and lam kept */
-  QPI_REASON_TOO_FEW = 8,   /* no observation yet: lam kept */
-  QPI_REASON_FAULT = 9,     /* see slot `faults` */
-  QPI_REASON_OBSERVED = 10, /* kl_ema updated; the law was not asked to run */
+  QPI_REASON_NONE = 0,        /* nothing has happened yet */
+  QPI_REASON_IN_BAND = 1,     /* inside the band: a law with a dead zone does not move */
+  QPI_REASON_ABOVE = 2,       /* above it: lam raised; tau moved to lower it */
+  QPI_REASON_BELOW = 3,       /* below it: lam lowered; tau moved to raise it */
+  QPI_REASON_AT_MAX = 4,      /* outside it, and the law can go no further up: lam_max, tau_max */
+  QPI_REASON_AT_MIN = 5,      /* outside it, and the law can go no further down: lam_min, tau_min */
+  QPI_REASON_OFF = 6,         /* lam is 0, or lam_off is set */
+  QPI_REASON_NO_ROWS = 7,     /* the statistic had no weight: averages, lam and tau kept */
+  QPI_REASON_TOO_FEW = 8,     /* no observation yet, or fewer than law_warmup: kept */
+  QPI_REASON_FAULT = 9,       /* see slot `faults` */
+  QPI_REASON_OBSERVED = 10,   /* averages updated; the laws were not asked to run */
+  QPI_REASON_FIXED = 11,      /* the law keeps it */
+  QPI_REASON_SCHEDULED = 12,  /* on its way from the start of the schedule to the end */
+  QPI_REASON_ENDED = 13,      /* the schedule is at its end */
+  QPI_REASON_UNMEASURED = 14, /* nobody has measured what drives the law: kept */
 } qpi_reason;
 
 /* Index of each slot in the caller's buffer; -1 where the buffer has no such slot: the workspace then holds it. */
@@ -166,6 +230,30 @@ QPI_API size_t qpi_workspace_state_size(void);
 
 typedef struct CUstream_st* qpi_stream_t; /* a cudaStream_t or CUstream */
 
+/* One commit, as the flight recorder keeps it: slots as they are after it (qpi_distill/flight_manifest.h). */
+typedef struct qpi_flight {
+#define QPI_FLIGHT_MEMBER_U64(name) uint64_t name;
+#define QPI_FLIGHT_MEMBER_F32(name) float name;
+#define QPI_FLIGHT_MEMBER_U32(name) uint32_t name;
+#define QPI_FLIGHT_MEMBER(name, type) QPI_FLIGHT_MEMBER_##type(name)
+  QPI_FLIGHT_MANIFEST(QPI_FLIGHT_MEMBER)
+#undef QPI_FLIGHT_MEMBER
+#undef QPI_FLIGHT_MEMBER_U32
+#undef QPI_FLIGHT_MEMBER_F32
+#undef QPI_FLIGHT_MEMBER_U64
+} qpi_flight;
+
+#define QPI_FLIGHT_MAX (1 << 24) /* records of a ring, at most */
+
+/* Name, type and offset of the members of qpi_flight, in order. */
+typedef struct qpi_flight_field {
+  const char* name;
+  qpi_slot_type type;
+  int32_t offset;
+} qpi_flight_field;
+QPI_API int32_t qpi_flight_field_count(void);
+QPI_API qpi_status qpi_flight_field_info(int32_t field, qpi_flight_field* info);
+
 typedef struct qpi_isv {
   size_t size;
   int32_t device;    /* QPI_DEVICE_CPU or a GPU's ordinal */
@@ -173,6 +261,13 @@ typedef struct qpi_isv {
   int64_t words;     /* its length in 4-byte slots */
   void* workspace;   /* qpi_workspace_size() bytes on the same device, 16-byte aligned */
   qpi_layout layout; /* where the slots are */
+  /* The flight recorder, or NULL: a ring of `flight_capacity` records on the same device, 8-byte aligned, zeroed by the
+   * caller. The commit with number n (slot `commits`, from 1 on) writes record (n - 1) % flight_capacity; a control
+   * call brings the record of the last commit up to date. Reading the ring needs nothing but a copy in stream order: a
+   * record is new if its `commits` is, and gaps in `commits` are records that were overwritten before they were read. A
+   * caller that was compiled without these two members has a smaller `size`, and no recorder. */
+  qpi_flight* flight;
+  int64_t flight_capacity;
 } qpi_isv;
 
 QPI_API void qpi_isv_init(qpi_isv* isv); /* the initialiser: native layout, CPU, NULL pointers */
@@ -302,14 +397,14 @@ QPI_API qpi_status qpi_batch_check(const qpi_plan* plan, const qpi_isv* isv, con
 QPI_API qpi_status qpi_accumulate(const qpi_plan* plan, const qpi_isv* isv, const qpi_batch* batch,
                                   qpi_stream_t stream);
 
-/* Moving averages and control law from the record, which is then empty. Zero total weight: nothing moves. */
+/* Moving averages and control laws from the record, which is then empty. Zero total weight: nothing moves. */
 QPI_API qpi_status qpi_commit(const qpi_isv* isv, qpi_stream_t stream);
 
 /* Gradient and moving average, lam untouched: what the first seed kernel does. qpi_control is the other half. */
 QPI_API qpi_status qpi_distill_grad(const qpi_plan* plan, const qpi_isv* isv, const qpi_batch* batch,
                                     qpi_stream_t stream);
 
-/* The control law alone, on kl_ema as it stands. */
+/* The control laws alone, on what drives them as it stands. */
 QPI_API qpi_status qpi_control(const qpi_isv* isv, qpi_stream_t stream);
 
 /* Empty the record (an optimiser step that was skipped). */

@@ -34,8 +34,7 @@ __global__ void __launch_bounds__(kFoldLanes) finish_kernel(const __grid_constan
 template <class Body>
 __device__ void with_image(const IsvWords& isv, Body body) {
   __shared__ SharedIsv shared;
-  if (threadIdx.x < kNativeWords)
-    shared.word[threadIdx.x] = shared.before[threadIdx.x] = *SharedIsv::address(isv, threadIdx.x);
+  for (int i = threadIdx.x; i < kNativeWords; i += blockDim.x) shared.word[i] = shared.before[i] = *isv.at(i);
   __syncthreads();
   if (threadIdx.x == 0) body(shared.image(isv));
   __syncthreads();
@@ -93,10 +92,15 @@ static int launch_single(void (*kernel)(Parameters...), unsigned threads, void* 
   return cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...);
 }
 
+// A thread for each word of the ISV.
+static constexpr unsigned kImageThreads = (kNativeWords + kWarp - 1) / kWarp * kWarp;
+
 int launch_commit(const IsvWords& isv, qpi_record* record, CommitParts parts, void* stream) {
-  return launch_single(commit_kernel, 64, stream, isv, record, parts);
+  return launch_single(commit_kernel, kImageThreads, stream, isv, record, parts);
 }
-int launch_control(const IsvWords& isv, void* stream) { return launch_single(control_kernel, 64, stream, isv); }
+int launch_control(const IsvWords& isv, void* stream) {
+  return launch_single(control_kernel, kImageThreads, stream, isv);
+}
 int launch_discard(qpi_record* record, void* stream) { return launch_single(discard_kernel, 1, stream, record); }
 int launch_clear_faults(const IsvWords& isv, void* stream) {
   return launch_single(clear_faults_kernel, 1, stream, isv);

@@ -12,14 +12,10 @@ struct SharedIsv {
 
   __device__ void scatter(const IsvWords& isv) const {
     for (int i = threadIdx.x; i < kNativeWords; i += blockDim.x) {
-      if (word[i] != before[i]) *address(isv, i) = word[i];
+      if (word[i] != before[i]) *isv.at(i) = word[i];
     }
   }
-  // An address that differs from thread to thread is slow to get from the arguments.
-  __device__ static uint32_t* address(const IsvWords& isv, int i) {
-    return isv.contiguous != nullptr ? isv.contiguous + i : isv.at[i];
-  }
-  __device__ IsvImage image(const IsvWords& isv) { return {word, isv.has(QPI_SLOT_observations)}; }
+  __device__ IsvImage image(const IsvWords& isv) { return {word, isv.has(QPI_SLOT_observations), isv.flight}; }
 };
 
 __device__ inline qpi_record shuffle_record(const qpi_record& r, int lanes) {
@@ -49,22 +45,31 @@ struct FinishStorage {
 
 // What the end of a step reads besides the slots. Loads apart from stores, so that a caller can have all of its loads
 // under way before it waits for any.
-struct FinishLoads {
-  uint32_t word;      // of the ISV, this thread's
-  qpi_record record;  // thread 0's
-};
+constexpr int kLoaders = 64;  // a block has at least as many threads
+constexpr int kWordsPerLoader = (kNativeWords + kLoaders - 1) / kLoaders;
 
-static_assert(kNativeWords <= 64, "a block has at least 64 threads");
+struct FinishLoads {
+  uint32_t word[kWordsPerLoader];  // of the ISV, this thread's
+  qpi_record record;               // thread 0's
+};
 
 __device__ inline FinishLoads load_finish(const FinishArgs& args) {
   FinishLoads loads{};
-  if (threadIdx.x < kNativeWords) loads.word = *SharedIsv::address(args.isv, threadIdx.x);
+#pragma unroll
+  for (int i = 0; i < kWordsPerLoader; ++i) {
+    const int word = threadIdx.x + i * kLoaders;
+    if (threadIdx.x < kLoaders && word < kNativeWords) loads.word[i] = *args.isv.at(word);
+  }
   if (threadIdx.x == 0) loads.record = *args.record;
   return loads;
 }
 
 __device__ inline void store_finish(const FinishLoads& loads, FinishStorage& storage) {
-  if (threadIdx.x < kNativeWords) storage.isv.word[threadIdx.x] = storage.isv.before[threadIdx.x] = loads.word;
+#pragma unroll
+  for (int i = 0; i < kWordsPerLoader; ++i) {
+    const int at = threadIdx.x + i * kLoaders;
+    if (threadIdx.x < kLoaders && at < kNativeWords) storage.isv.word[at] = storage.isv.before[at] = loads.word[i];
+  }
   if (threadIdx.x == 0) storage.record = loads.record;
 }
 

@@ -1,73 +1,132 @@
-// What a commit does: moving averages, then the control law. Pure functions of the ISV and a record.
+// What a commit does: moving averages, then the control laws. Pure functions of the ISV and a record.
 #pragma once
 
+#include "flight.h"
+#include "lam_laws.h"
 #include "statistic.h"
+#include "tau_laws.h"
 
 namespace qpi {
 inline namespace QPI_ISA {
 
-struct LawInput {
-  float lam, kl, target, lam_min, lam_max, tolerance, up, down;
-};
-struct LawOutput {
-  float lam;
-  qpi_reason reason;
-};
-
-// The seed's asymmetric bounded step (rl_q_distill_lambda_controller), with lam clamped into its bounds first, so that
-// neither branch can move it the wrong way. kl = 0 is a low value like any other.
-QPI_FN LawOutput bounded_step(const LawInput& in) {
-  const float lam = in.lam < in.lam_min ? in.lam_min : in.lam > in.lam_max ? in.lam_max : in.lam;
-  if (in.kl > in.target * in.tolerance) {
-    const float raised = lam * in.up;
-    if (raised < in.lam_max) return {raised, QPI_REASON_ABOVE};
-    return {in.lam_max, lam < in.lam_max ? QPI_REASON_ABOVE : QPI_REASON_AT_MAX};
-  }
-  if (in.kl < in.target / in.tolerance) {
-    const float lowered = lam * in.down;
-    if (lowered > in.lam_min) return {lowered, QPI_REASON_BELOW};
-    return {in.lam_min, lam > in.lam_min ? QPI_REASON_BELOW : QPI_REASON_AT_MIN};
-  }
-  return {lam, QPI_REASON_IN_BAND};
+// Observations since the warm-up, in units of a schedule's length.
+QPI_FN double schedule_progress(const IsvImage& isv, uint32_t steps) {
+  const uint64_t count = isv.count<QPI_SLOT_observations>(), warmup = isv.bits<QPI_SLOT_law_warmup>();
+  const uint64_t first = warmup > 1 ? warmup : 1;
+  const uint64_t since = count > first ? count - first : 0;
+  return since < steps ? static_cast<double>(since) / static_cast<double>(steps) : 1.0;
 }
 
-// Run the law on kl_ema as it stands. Returns the fault bits it found.
-QPI_FN uint32_t control(const IsvImage& isv, uint32_t* reason) {
-  LawInput in;
-  in.lam = isv.number<QPI_SLOT_lam>();
+// Is it too early for a law? A layout without the counter keeps the seed's sentinel, so that the bus alone is the whole
+// state of a loop without a warm-up.
+QPI_FN bool too_few_observations(const IsvImage& isv) {
+  const bool observed =
+      isv.counts_observations ? isv.count<QPI_SLOT_observations>() != 0 : isv.number<QPI_SLOT_kl_ema>() != 0.0f;
+  const uint64_t warmup = isv.bits<QPI_SLOT_law_warmup>();
+  return !observed || (warmup > 1 && isv.count<QPI_SLOT_observations>() < warmup);
+}
+
+QPI_FN float clamp(float x, float low, float high) { return x < low ? low : x > high ? high : x; }
+
+// Run lam's law. Returns the fault bits it found; with any, lam stays.
+QPI_FN uint32_t control_lam(const IsvImage& isv, uint32_t* reason) {
+  const uint32_t law = isv.bits<QPI_SLOT_lam_law>();
+  const qpi_law_input input = lam_law_input(law);
+  const float lam = isv.number<QPI_SLOT_lam>();
+  LawInput in{};
+  in.low = isv.number<QPI_SLOT_lam_min>();
+  in.high = isv.number<QPI_SLOT_lam_max>();
+  in.value = clamp(lam, in.low, in.high);
   in.kl = isv.number<QPI_SLOT_kl_ema>();
   in.target = isv.number<QPI_SLOT_kl_target>();
-  in.lam_min = isv.number<QPI_SLOT_lam_min>();
-  in.lam_max = isv.number<QPI_SLOT_lam_max>();
   in.tolerance = isv.number<QPI_SLOT_kl_tolerance>();
-  in.up = isv.number<QPI_SLOT_lam_up>();
-  in.down = isv.number<QPI_SLOT_lam_down>();
+  in.memory = isv.number<QPI_SLOT_lam_memory>();
+  in.fresh = isv.number<QPI_SLOT_lam_left>() != lam;
 
   uint32_t faults = 0;
-  if (!(in.lam >= 0.0f) || !is_finite(in.lam)) faults |= QPI_FAULT_LAM;
-  if (!(in.target > 0.0f) || !is_finite(in.target)) faults |= QPI_FAULT_TARGET;
-  if (!(in.lam_min > 0.0f) || !(in.lam_max >= in.lam_min) || !is_finite(in.lam_max) || !(in.tolerance >= 1.0f) ||
-      !is_finite(in.tolerance) || !(in.up >= 1.0f) || !is_finite(in.up) || !(in.down > 0.0f) || !(in.down <= 1.0f) ||
-      !(in.kl >= 0.0f) || !is_finite(in.kl))
-    faults |= QPI_FAULT_LAW;
+  if (!(lam >= 0.0f) || !is_finite(lam)) faults |= QPI_FAULT_LAM;
+  if (!(in.low > 0.0f) || !(in.high >= in.low) || !is_finite(in.high)) faults |= QPI_FAULT_LAW;
+  if (input == QPI_LAW_INPUT_KL) {
+    if (!is_positive(in.target)) faults |= QPI_FAULT_TARGET;
+    if (!(in.tolerance >= 1.0f) || !is_finite(in.tolerance) || !is_gain(in.kl)) faults |= QPI_FAULT_LAW;
+  }
+  if (input == QPI_LAW_INPUT_OBSERVATIONS) {
+    const uint32_t steps = isv.bits<QPI_SLOT_lam_steps>();
+    if (steps == 0) faults |= QPI_FAULT_LAW;
+    in.progress = schedule_progress(isv, steps);
+  }
+  const LawOutput out = run_lam_law(law, isv, in);  // even so: what its own numbers lack is reported with the rest
+  if (!out.sensible) faults |= QPI_FAULT_LAW;
   if (faults != 0) {
     *reason = QPI_REASON_FAULT;
+  } else if (lam == 0.0f || isv.bits<QPI_SLOT_lam_off>() != 0) {
+    *reason = QPI_REASON_OFF;
+  } else if (too_few_observations(isv)) {
+    *reason = QPI_REASON_TOO_FEW;
+  } else {
+    isv.set_number<QPI_SLOT_lam>(out.value);
+    if (out.remembers) {
+      isv.set_number<QPI_SLOT_lam_memory>(out.memory);
+      isv.set_number<QPI_SLOT_lam_left>(out.value);
+    }
+    *reason = out.reason;
+  }
+  return faults;
+}
+
+// Run tau's law, likewise. A fixed tau is not looked at: rows have checks of their own.
+QPI_FN uint32_t control_tau(const IsvImage& isv, uint32_t* reason) {
+  const uint32_t law = isv.bits<QPI_SLOT_tau_law>();
+  const qpi_law_input input = tau_law_input(law);
+  if (input == QPI_LAW_INPUT_NOTHING) {
+    *reason = QPI_REASON_FIXED;
+    return 0;
+  }
+  const float tau = isv.number<QPI_SLOT_tau>();
+  LawInput in{};
+  in.low = isv.number<QPI_SLOT_tau_min>();
+  in.high = isv.number<QPI_SLOT_tau_max>();
+  in.value = clamp(tau, in.low, in.high);
+  in.kl = isv.number<QPI_SLOT_prior_kl>();
+  in.target = isv.number<QPI_SLOT_mpo_epsilon>();
+  in.tolerance = isv.number<QPI_SLOT_kl_tolerance>();
+
+  uint32_t faults = 0;
+  if (!(tau >= 0.0f)) faults |= QPI_FAULT_TAU;
+  if (!(in.low > 0.0f) || !(in.high >= in.low) || !is_finite(in.high)) faults |= QPI_FAULT_TAU_LAW;
+  if (input == QPI_LAW_INPUT_PRIOR_KL &&
+      (!is_positive(in.target) || !(in.tolerance >= 1.0f) || !is_finite(in.tolerance))) {
+    faults |= QPI_FAULT_TAU_LAW;
+  }
+  if (input == QPI_LAW_INPUT_OBSERVATIONS) {
+    const uint32_t steps = isv.bits<QPI_SLOT_tau_steps>();
+    if (steps == 0) faults |= QPI_FAULT_TAU_LAW;
+    in.progress = schedule_progress(isv, steps);
+  }
+  const LawOutput out = run_tau_law(law, isv, in);
+  if (!out.sensible) faults |= QPI_FAULT_TAU_LAW;
+  if (faults != 0) {
+    *reason = QPI_REASON_FAULT;
+  } else if (too_few_observations(isv)) {
+    *reason = QPI_REASON_TOO_FEW;
+  } else {
+    isv.set_number<QPI_SLOT_tau>(out.value);
+    *reason = out.reason;
+  }
+  return faults;
+}
+
+// Both laws, on what drives them as it stands. Returns the fault bits they found.
+QPI_FN uint32_t control(const IsvImage& isv, uint32_t* reason, uint32_t* tau_reason) {
+  uint32_t faults = 0;
+  if (isv.bits<QPI_SLOT_lam_law>() >= QPI_LAM_LAW_COUNT) faults |= QPI_FAULT_LAW;
+  if (isv.bits<QPI_SLOT_tau_law>() >= QPI_TAU_LAW_COUNT) faults |= QPI_FAULT_TAU_LAW;
+  if (faults != 0) {
+    *reason = *tau_reason = QPI_REASON_FAULT;
     return faults;
   }
-  if (in.lam == 0.0f) {
-    *reason = QPI_REASON_OFF;
-    return 0;
-  }
-  // A layout without the counter keeps the seed's sentinel, so that the bus alone is the whole state.
-  const bool observed = isv.counts_observations ? isv.count<QPI_SLOT_observations>() != 0 : in.kl != 0.0f;
-  if (!observed) {
-    *reason = QPI_REASON_TOO_FEW;
-    return 0;
-  }
-  const LawOutput out = bounded_step(in);
-  isv.set_number<QPI_SLOT_lam>(out.lam);
-  *reason = out.reason;
-  return 0;
+  faults = control_lam(isv, reason);
+  return faults | control_tau(isv, tau_reason);
 }
 
 // The first observation, else (1 - alpha) * average + alpha * observation; in float64, rounded once.
@@ -128,24 +187,28 @@ QPI_FN bool observe(const IsvImage& isv, const qpi_record& record, uint32_t* fau
   return true;
 }
 
-QPI_FN void report(const IsvImage& isv, uint32_t faults, uint32_t reason) {
+QPI_FN void report(const IsvImage& isv, uint32_t faults, uint32_t reason, uint32_t tau_reason) {
   if (faults != 0) isv.set_bits<QPI_SLOT_faults>(isv.bits<QPI_SLOT_faults>() | faults);
   isv.set_bits<QPI_SLOT_reason>(reason);
+  isv.set_bits<QPI_SLOT_tau_reason>(tau_reason);
+  if (isv.flight.records != nullptr) record_flight(isv);
 }
 
-// Moving averages and, if asked for, the law; the record is empty afterwards.
+// Moving averages and, if asked for, the laws; the record is empty afterwards.
 QPI_FN void commit(const IsvImage& isv, qpi_record* record, CommitParts parts) {
   uint32_t faults = 0, reason = QPI_REASON_NONE;
   const bool observed = observe(isv, *record, &faults, &reason);
-  if (observed && parts == CommitParts::kObserveAndControl) faults |= control(isv, &reason);
-  report(isv, faults, reason);
+  uint32_t tau_reason = reason;
+  if (observed && parts == CommitParts::kObserveAndControl) faults |= control(isv, &reason, &tau_reason);
+  isv.set_count<QPI_SLOT_commits>(isv.count<QPI_SLOT_commits>() + 1);
+  report(isv, faults, reason, tau_reason);
   *record = qpi_record{};
 }
 
 QPI_FN void control_alone(const IsvImage& isv) {
-  uint32_t reason = QPI_REASON_NONE;
-  const uint32_t faults = control(isv, &reason);
-  report(isv, faults, reason);
+  uint32_t reason = QPI_REASON_NONE, tau_reason = QPI_REASON_NONE;
+  const uint32_t faults = control(isv, &reason, &tau_reason);
+  report(isv, faults, reason, tau_reason);
 }
 
 // The end of a call on rows, given what the rows were worked on with, the workspace's record as it was, and the sum of

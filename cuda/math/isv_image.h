@@ -24,6 +24,7 @@ QPI_ISV_MANIFEST(QPI_TRAITS)
 struct IsvImage {
   uint32_t* word;            // [kNativeWords]
   bool counts_observations;  // the layout has a slot for them
+  FlightRing flight;
 
   template <int Slot>
   QPI_FN float number() const {
@@ -68,12 +69,17 @@ struct IsvMemory {
   template <int Slot>
   QPI_FN float number() const {
     static_assert(SlotTraits<Slot>::kType == QPI_SLOT_F32, "not a float slot");
-    return lane_float(*isv.at[SlotTraits<Slot>::kWord]);
+    return lane_float(*isv.at(SlotTraits<Slot>::kWord));
+  }
+  template <int Slot>
+  QPI_FN uint32_t bits() const {
+    static_assert(SlotTraits<Slot>::kType == QPI_SLOT_U32, "not a slot of bits");
+    return *isv.at(SlotTraits<Slot>::kWord);
   }
   template <int Slot>
   QPI_FN uint64_t count() const {
     static_assert(SlotTraits<Slot>::kType == QPI_SLOT_U64, "not a counter");
-    return static_cast<uint64_t>(*isv.at[SlotTraits<Slot>::kWord + 1]) << 32 | *isv.at[SlotTraits<Slot>::kWord];
+    return static_cast<uint64_t>(*isv.at(SlotTraits<Slot>::kWord + 1)) << 32 | *isv.at(SlotTraits<Slot>::kWord);
   }
 };
 
@@ -82,9 +88,9 @@ QPI_FN void write_defaults(const IsvWords& isv, ResetParts parts) {
 #define QPI_DEFAULT(name, type, role, def, low, high, unit, meaning)                                           \
   if (isv.has(QPI_SLOT_##name) == (parts == ResetParts::kPresent)) {                                           \
     using Traits = SlotTraits<QPI_SLOT_##name>;                                                                \
-    *isv.at[Traits::kWord] =                                                                                   \
+    *isv.at(Traits::kWord) =                                                                                   \
         Traits::kType == QPI_SLOT_F32 ? lane_bits(Traits::kDefault) : static_cast<uint32_t>(Traits::kDefault); \
-    if (Traits::kType == QPI_SLOT_U64) *isv.at[Traits::kWord + 1] = 0;                                         \
+    if (Traits::kType == QPI_SLOT_U64) *isv.at(Traits::kWord + 1) = 0;                                         \
   }
   QPI_ISV_MANIFEST(QPI_DEFAULT)
 #undef QPI_DEFAULT
@@ -97,7 +103,7 @@ QPI_FN void clear_state(Workspace& workspace) {
   for (uint32_t& word : workspace.absent) word = 0;
 }
 
-QPI_FN void clear_faults(const IsvWords& isv) { *isv.at[SlotTraits<QPI_SLOT_faults>::kWord] = 0; }
+QPI_FN void clear_faults(const IsvWords& isv) { *isv.at(SlotTraits<QPI_SLOT_faults>::kWord) = 0; }
 
 }  // namespace QPI_ISA
 }  // namespace qpi

@@ -32,12 +32,24 @@ constexpr NativeLayout make_native_layout() {
 
 constexpr int32_t kNativeWords = make_native_layout().first[QPI_SLOT_COUNT];
 
+// Where the flight recorder's records go; NULL: nowhere.
+struct FlightRing {
+  qpi_flight* records;
+  uint64_t capacity;
+};
+
 // Where each word of the native layout is: in the caller's buffer, or in the workspace for slots that the layout lacks.
 struct IsvWords {
-  uint32_t* at[kNativeWords];
-  uint64_t present;      // one bit per slot of the layout
-  uint32_t* contiguous;  // in the native layout: the first word; else NULL
+  uint32_t* slots;
+  uint32_t* absent;
+  uint64_t present;             // one bit per slot of the layout
+  int32_t index[kNativeWords];  // in `slots`; -1: in `absent`, at the word's native place
+  bool native;                  // `index` need not be looked at
+  FlightRing flight;
 
+  QPI_CONSTEXPR uint32_t* at(int word) const {
+    return native ? slots + word : index[word] >= 0 ? slots + index[word] : absent + word;
+  }
   QPI_CONSTEXPR bool has(int slot) const { return (present >> slot & 1u) != 0; }
 };
 static_assert(QPI_SLOT_COUNT <= 64, "one bit per slot");

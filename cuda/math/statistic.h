@@ -25,6 +25,7 @@ QPI_FN void add_record(qpi_record& sum, const qpi_record& other) {
 // Every kernel of a step computes these from the same words.
 struct StepInput {
   float lam, tau, tau_min, kl_row_max, min_std, value_std;
+  bool off;       // no gradient, whatever lam is
   bool observed;  // value_std has been
   bool has_scale;
   float grad_scale;
@@ -35,6 +36,7 @@ template <class Isv>
 QPI_FN StepInput load_step_input(const Isv& isv, const float* grad_scale) {
   StepInput in;
   in.lam = isv.template number<QPI_SLOT_lam>();
+  in.off = isv.template bits<QPI_SLOT_lam_off>() != 0;
   in.tau = isv.template number<QPI_SLOT_tau>();
   in.tau_min = isv.template number<QPI_SLOT_tau_min>();
   in.kl_row_max = isv.template number<QPI_SLOT_kl_row_max>();
@@ -60,7 +62,7 @@ QPI_FN StepNumbers check_step_input(const StepInput& in, bool running_std, float
   n.tau = lane_max(in.tau_min, in.tau);
   n.own_std = running_std && !in.observed;
   n.std = !running_std ? 1.0f : n.own_std ? in.min_std : lane_max(in.min_std, in.value_std);
-  n.gradient_scale = in.lam * reduction_scale;
+  n.gradient_scale = in.off ? 0.0f : in.lam * reduction_scale;
   if (in.has_scale) {
     n.gradient_scale *= in.grad_scale;
   }

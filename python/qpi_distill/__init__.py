@@ -19,6 +19,7 @@ from .functions import distill_grad, info, lambda_controller, seed_distill_grad,
 from .isv import ISV, ISVValues
 from .layout import Layout
 from .paths import get_cmake_dir, get_include, get_library, get_library_dir, get_seed_fatbin
+from .recorder import Recorder
 
 __version__ = _core.version()
 
@@ -32,6 +33,7 @@ __all__ = [
     "ISVValues",
     "Layout",
     "QpiError",
+    "Recorder",
     "Statistic",
     "__version__",
     "distill_grad",

@@ -25,7 +25,17 @@ if TYPE_CHECKING:
 
     from ._isv import Isv, Trace
 
-__all__ = ["DeviceState", "Memory", "current", "current_device", "device_count", "device_of", "upload", "wait"]
+__all__ = [
+    "DeviceRing",
+    "DeviceState",
+    "Memory",
+    "current",
+    "current_device",
+    "device_count",
+    "device_of",
+    "upload",
+    "wait",
+]
 
 _DEFAULT_STREAMS = (1, 2)  # cudaStreamLegacy, cudaStreamPerThread
 _ALIGNMENT = 256
@@ -210,6 +220,36 @@ def upload(isv: Isv, data: bytes) -> Memory:
     return memory
 
 
+class DeviceRing:
+    """A flight recorder's records on a GPU, and room for a copy of them.
+
+    Parameters
+    ----------
+    state : DeviceState
+        The state that is recorded.
+    nbytes : int
+        Size of the ring.
+    """
+
+    def __init__(self, state: DeviceState, nbytes: int) -> None:
+        self._state, self._nbytes = state, nbytes
+        side = _side(state.ordinal)
+        with current(state.ordinal), side.lock:
+            self.memory = Memory(side, 2 * _padded(nbytes), state.handle.trace)
+            self.address = self.memory.address
+            _call(driver.cuMemsetD8Async, self.address, 0, nbytes, side.handle)
+            side.synchronize()
+
+    def read(self, stream: Any) -> bytes:
+        """Return the records as they are after the last write."""
+        copy = self.address + _padded(self._nbytes)
+        return self._state.copy_aside([(self.address, self._nbytes, copy)], stream, "draining the recorder")
+
+    def clear(self, stream: Any) -> None:
+        """Forget the records, in stream order."""
+        self._state.fill_zero(self.address, self._nbytes, stream, "clearing the recorder")
+
+
 # ---- the state on a GPU ----------------------------------------------------------------------------------------------
 
 
@@ -276,19 +316,39 @@ class DeviceState:
         return handle, owner, source
 
     def read(self, stream: Any) -> bytes:
-        """Return the words of the layout and the head of the workspace as they are after the last write.
+        """Return the words of the layout and the head of the workspace as they are after the last write."""
+        head = self._snapshot + self._words_size
+        copies = [(self.slots, self._words_size, self._snapshot), (self.workspace, self._head_size, head)]
+        return self.copy_aside(copies, stream, "reading the ISV")
 
-        The stream that writes copies them beside and goes on; the host waits for our own stream alone.
+    def fill_zero(self, address: int, nbytes: int, stream: Any, what: str) -> None:
+        """Clear device memory, in stream order."""
+        with current(self.ordinal):
+            handle, owner, source = self._ordered(stream, what)
+            _call(driver.cuMemsetD8Async, address, 0, nbytes, handle)
+            if handle == self._side.handle:
+                self._side.synchronize()
+            else:
+                self.handle.wrote(handle, owner, source)
+
+    def make_ring(self, nbytes: int) -> DeviceRing:
+        """Return memory for a flight recorder, zeroed."""
+        return DeviceRing(self, nbytes)
+
+    def copy_aside(self, copies: list[tuple[int, int, int]], stream: Any, what: str) -> bytes:
+        """Return device memory as it is after the last write: (address, bytes, where to put a copy of it).
+
+        The stream that writes makes the copies, which follow each other in memory, and goes on; the host waits for our
+        own stream alone.
         """
         with current(self.ordinal), self._side.lock:
-            handle, _, _ = self._ordered(stream, "reading the ISV")
-            head = self._snapshot + self._words_size
-            if self._words_size:
-                _call(driver.cuMemcpyDtoDAsync, self._snapshot, self.slots, self._words_size, handle)
-            _call(driver.cuMemcpyDtoDAsync, head, self.workspace, self._head_size, handle)
+            handle, _, _ = self._ordered(stream, what)
+            for address, nbytes, copy in copies:
+                if nbytes:
+                    _call(driver.cuMemcpyDtoDAsync, copy, address, nbytes, handle)
             if handle != self._side.handle:
                 wait(self.ordinal, self._side.handle, handle)
-            return self._side.fetch(self._snapshot, self._words_size + self._head_size)
+            return self._side.fetch(copies[0][2], sum(nbytes for _, nbytes, _ in copies))
 
     def write_words(self, writes: list[tuple[int, int]], stream: Any) -> None:
         """Store 4-byte words at device addresses, in stream order."""

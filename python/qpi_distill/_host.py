@@ -16,13 +16,40 @@ if TYPE_CHECKING:
 
     from ._isv import Isv
 
-__all__ = ["HostState"]
+__all__ = ["HostRing", "HostState"]
 
 _ALIGNMENT = 64
 
 
 def _padded(nbytes: int) -> int:
     return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+
+
+class HostRing:
+    """A flight recorder's records on the CPU.
+
+    Parameters
+    ----------
+    state : HostState
+        The state that is recorded.
+    nbytes : int
+        Size of the ring.
+    """
+
+    def __init__(self, state: HostState, nbytes: int) -> None:
+        self._state, self._nbytes = state, nbytes
+        self.memory = np.zeros(nbytes + _ALIGNMENT, np.uint8)
+        self.address = _padded(self.memory.__array_interface__["data"][0])
+
+    def read(self, stream: Any) -> bytes:
+        """Return the records as they are."""
+        self._state.handle.order(stream)
+        return bytes(_core.host_memory(self.address, self._nbytes))
+
+    def clear(self, stream: Any) -> None:
+        """Forget the records."""
+        self._state.handle.order(stream)
+        self.memory[:] = 0
 
 
 class HostState:
@@ -69,6 +96,10 @@ class HostState:
         """Overwrite the head of the workspace."""
         self.handle.order(stream)
         _core.host_memory(self.workspace, len(data))[:] = data
+
+    def make_ring(self, nbytes: int) -> HostRing:
+        """Return memory for a flight recorder, zeroed."""
+        return HostRing(self, nbytes)
 
     @contextlib.contextmanager
     def measuring(self) -> Iterator[None]:

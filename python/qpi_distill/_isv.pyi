@@ -13,9 +13,28 @@ class Slot(NamedTuple):
     unit: str
     meaning: str
 
+class Law(NamedTuple):
+    number: int
+    name: str
+    input: Literal["nothing", "kl", "observations", "entropy", "prior_kl"]
+    formula: str
+    source: str
+
+class Preset(NamedTuple):
+    name: str
+    lam_law: str
+    values: dict[str, float]
+    source: str
+
 FAULTS: dict[str, int]
 REASONS: dict[int, str]
 SLOTS: tuple[Slot, ...]
+LAM_LAWS: tuple[Law, ...]
+TAU_LAWS: tuple[Law, ...]
+PRESETS: dict[str, Preset]
+FLIGHT_FIELDS: tuple[tuple[str, Literal["f32", "u32", "u64"], int], ...]
+FLIGHT_SIZE: int
+FLIGHT_MAX: int
 WORKSPACE_SIZE: int
 WORKSPACE_STATE_SIZE: int
 
@@ -35,6 +54,7 @@ class Isv:
         self, device: int, slots: int, words: int, workspace: int, indices: Sequence[int], memory: Any
     ) -> None: ...
     def attach(self, own: int, settle: Callable[[], None]) -> None: ...
+    def record_to(self, flight: int, capacity: int, memory: Any) -> None: ...
     @property
     def device(self) -> int: ...
     @property

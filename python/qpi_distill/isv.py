@@ -19,12 +19,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
+    from .recorder import Recorder
+
 __all__ = ["ISV", "ISVValues", "RecordViews"]
 
 _SLOTS = {slot.name: slot for slot in _isv.SLOTS}
 # As the device holds them.
 _DEFAULTS = {name: float(np.float32(s.default)) if s.type == "f32" else int(s.default) for name, s in _SLOTS.items()}
 _FORMATS = {"f32": "<f", "u32": "<I", "u64": "<Q"}
+# Slots that hold a code, and the names of the codes.
+_CODES = {
+    "lam_law": {law.number: law.name for law in _isv.LAM_LAWS},
+    "tau_law": {law.number: law.name for law in _isv.TAU_LAWS},
+    "reason": _isv.REASONS,
+    "tau_reason": _isv.REASONS,
+}
 _WORD_DTYPES = ("float32", "int32", "uint32", "uint8")
 _STATE_FORMAT = "qpi_distill.isv/1"
 
@@ -32,13 +41,13 @@ _STATE_FORMAT = "qpi_distill.isv/1"
 class ISVValues(Mapping[str, "Any"]):
     """The values of an ISV at one moment, by slot name; also as attributes.
 
-    Floats and counters are numbers, `faults` is a tuple of names and `reason` a name. `raw` holds the numbers behind
-    these two as well.
+    Floats and counters are numbers, `faults` is a tuple of names; `reason`, `tau_reason`, `lam_law` and `tau_law` are
+    names. `raw` holds the numbers behind these as well.
 
     Attributes
     ----------
     raw : dict of str to float or int
-        Every slot as a plain number: `faults` as bits, `reason` as its code.
+        Every slot as a plain number: `faults` as bits, reasons and laws as their codes.
     """
 
     __slots__ = ("_values", "raw")
@@ -49,7 +58,8 @@ class ISVValues(Mapping[str, "Any"]):
     def __init__(self, raw: Mapping[str, float | int]) -> None:
         values: dict[str, Any] = dict(raw)
         values["faults"] = fault_names(int(raw["faults"]))
-        values["reason"] = _isv.REASONS.get(int(raw["reason"]), f"code {raw['reason']}")
+        for name in _CODES:
+            values[name] = code_name(name, int(raw[name]))
         object.__setattr__(self, "_values", values)
         object.__setattr__(self, "raw", dict(raw))
 
@@ -108,6 +118,21 @@ def fault_names(bits: int) -> tuple[str, ...]:
     return tuple(name for name, bit in _isv.FAULTS.items() if bits & bit)
 
 
+def code_name(slot: str, code: int) -> str:
+    """Return the name of a reason's or a law's code, given the slot that holds it."""
+    return _CODES[slot].get(code, f"code {code}")
+
+
+def _law_number(slot: str, value: Any) -> Any:
+    """Return the number of a law that is given by name; anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    names = {name: number for number, name in _CODES[slot].items()}
+    if value not in names:
+        raise ValueError(f"{slot}: {value!r} is no law; the laws are {', '.join(names)}")
+    return names[value]
+
+
 def _check_name(name: str) -> _isv.Slot:
     if not isinstance(name, str):
         raise TypeError(f"slot name: {name!r} is not a str; the slots are {', '.join(_SLOTS)}")
@@ -127,6 +152,8 @@ def _check_value(name: str, value: Any) -> float | int:
     if slot.role == "output":
         raise ValueError(f"{name}: is written by the loop, not by the host")
     number: float | int
+    if name in _CODES:
+        value = _law_number(name, value)
     try:
         if slot.type == "f32":
             if isinstance(value, (str, bytes)):
@@ -135,10 +162,10 @@ def _check_value(name: str, value: Any) -> float | int:
             with np.errstate(over="ignore"):
                 number = float(np.float32(exact))
             # The range is of what the device will hold, and of what was meant: rounding must not cross its ends.
-            inside = slot.low <= exact <= slot.high and number <= slot.high and (number > 0 or exact == 0)
+            inside = slot.low <= exact <= slot.high and number <= slot.high and (number != 0 or exact == 0)
         else:
             number = operator.index(value)
-            inside = 0 <= number < 2 ** (32 * slot.words)
+            inside = 0 <= number < 2 ** (32 * slot.words) and (slot.words > 1 or slot.low <= number <= slot.high)
     except OverflowError:
         raise ValueError(f"{name}: {value!r} is outside [{slot.low:g}, {slot.high:g}]") from None
     except (TypeError, ValueError):
@@ -156,6 +183,15 @@ def _check_together(values: Mapping[str, float | int]) -> None:
         raise ValueError(f"lam_min: {low:g} is above lam_max {high:g}")
     if lam != 0 and not low <= lam <= high:
         raise ValueError(f"lam: {lam:g} is neither 0 nor within [lam_min, lam_max] = [{low:g}, {high:g}]")
+
+
+def _preset_values(preset: str | None) -> dict[str, Any]:
+    if preset is None:
+        return {}
+    if preset not in _isv.PRESETS:
+        raise ValueError(f"preset: {preset!r} is no preset; the presets are {', '.join(_isv.PRESETS)}")
+    chosen = _isv.PRESETS[preset]
+    return {"lam_law": chosen.lam_law, **chosen.values}
 
 
 def _words_of(slot: _isv.Slot, value: float | int) -> list[int]:
@@ -177,9 +213,13 @@ class ISV:
         can be used, else the CPU.
     layout : str or Layout
         "native" (compact), "bus" (the seed kernels' indices) or any `Layout`.
-    **values : float or int
-        Initial values of parameters and states by slot name (`lam`, `tau`, `kl_target`, `kl_alpha`, ...); the others
-        have the manifest's defaults. `ISV.slot_info` lists them all with their ranges.
+    preset : str, optional
+        A law of lam with the numbers of its source, bounds of lam included: "seed" (the default's numbers),
+        "symmetric", "schulman", "ziegler", "log_dual", "log_pi". `ISV.presets` lists what each sets.
+    **values : float, int or str
+        Initial values of parameters and states by slot name (`lam`, `tau`, `kl_target`, `kl_alpha`, ...), over those
+        of the preset; the others have the manifest's defaults. `lam_law` and `tau_law` take the law's name or number.
+        `ISV.slot_info` lists all slots with their ranges, `ISV.laws` the laws.
 
     Raises
     ------
@@ -197,7 +237,15 @@ class ISV:
     0.10000000149011612
     """
 
-    def __init__(self, *, device: Any = None, layout: str | Layout = "native", **values: float) -> None:
+    def __init__(
+        self,
+        *,
+        device: Any = None,
+        layout: str | Layout = "native",
+        preset: str | None = None,
+        **values: float | str,
+    ) -> None:
+        values = {**_preset_values(preset), **values}
         checked = {name: _check_value(name, value) for name, value in values.items()}
         _check_together(_DEFAULTS | checked)
         self._create(ordinal_of(device), _layout_of(layout), None, None)
@@ -292,6 +340,7 @@ class ISV:
         state = self._state
         self._layout = layout
         self._operators: dict[Any, Any] = {}
+        self._recorder: Recorder | None = None
         memory = (state.memory, pointer)
         self._handle = _isv.Isv(
             ordinal, state.slots, layout.words if words is None else words, state.workspace, layout.indices, memory
@@ -319,6 +368,16 @@ class ISV:
     def slot_info() -> tuple[_isv.Slot, ...]:
         """Return the manifest: name, type, role, words, default, range, unit and meaning of every slot."""
         return _isv.SLOTS
+
+    @staticmethod
+    def laws() -> dict[str, tuple[_isv.Law, ...]]:
+        """Return the registry of control laws for "lam" and "tau": number, name, input, formula and source of each."""
+        return {"lam": _isv.LAM_LAWS, "tau": _isv.TAU_LAWS}
+
+    @staticmethod
+    def presets() -> dict[str, _isv.Preset]:
+        """Return the presets by name: their law of lam, the slots they set, and their source."""
+        return dict(_isv.PRESETS)
 
     @property
     def device(self) -> str:
@@ -411,15 +470,15 @@ class ISV:
             for name, slot in _SLOTS.items()
         }
 
-    def set(self, stream: Any = None, **values: float) -> None:
+    def set(self, stream: Any = None, **values: float | str) -> None:
         """Write parameters or states by name, in stream order.
 
         Parameters
         ----------
         stream : int or stream object, optional
             None: follow the last call on this ISV.
-        **values : float or int
-            New values by slot name.
+        **values : float, int or str
+            New values by slot name; laws by name or number.
 
         Raises
         ------
@@ -454,7 +513,7 @@ class ISV:
         self._handle.call("clear_faults", stream)
 
     def reset(self, stream: Any = None) -> None:
-        """Write the defaults into all slots and empty the record, in stream order.
+        """Write the defaults into all slots and empty the record, in stream order. A recorder starts anew.
 
         Parameters
         ----------
@@ -463,11 +522,13 @@ class ISV:
         """
         self._handle.call("workspace_init", stream)
         self._handle.call("reset", stream)
+        if self._recorder is not None:
+            self._recorder._restart(0, stream)
 
     # ---- the parts of a step that need no arrays -------------------------------------------------------------------
 
     def commit(self, stream: Any = None) -> None:
-        """Update the moving averages and lam from the record, which is empty afterwards.
+        """Update the moving averages, lam and tau from the record, which is empty afterwards.
 
         Parameters
         ----------
@@ -477,7 +538,7 @@ class ISV:
         self._handle.call("commit", stream)
 
     def control(self, stream: Any = None) -> None:
-        """Let the control law move lam, on kl_ema as it stands.
+        """Let the control laws move lam and tau, on what drives them as it stands.
 
         Parameters
         ----------
@@ -532,7 +593,8 @@ class ISV:
     def load_state_dict(self, state: Mapping[str, Any], stream: Any = None) -> None:
         """Restore a saved state; training goes on bit by bit as it would have, on the CPU as on a GPU.
 
-        Values come back as they were saved, fault bits and values out of range included.
+        Values come back as they were saved, fault bits and values out of range included. A recorder goes on with the
+        first commit after this; what it has not been drained of is dropped.
 
         Parameters
         ----------
@@ -572,6 +634,9 @@ class ISV:
             at += slot.words
         self._state.write_head(np.ascontiguousarray(head).tobytes(), stream)
         self._state.write_words(writes, stream)
+        if self._recorder is not None:
+            at = sum(slot.words for slot in _isv.SLOTS[: _SLOTS["commits"].number])
+            self._recorder._restart(int(words[at]) | int(words[at + 1]) << 32, stream)
 
 
 def _layout_of(layout: str | Layout) -> Layout:

@@ -107,6 +107,7 @@ qpi_status check_batch(const qpi_plan* plan, const qpi_isv* isv, const qpi_batch
   if (batch->row_weights != nullptr) QPI_TRY(check_array("row_weights", batch->row_weights, QPI_FLOAT32));
   if (batch->grad_scale != nullptr) QPI_TRY(check_array("grad_scale", batch->grad_scale, QPI_FLOAT32));
 
+  const FlightRing flight = isv_flight(*isv);
   struct Input {
     const char* name;
     const void* pointer;
@@ -119,7 +120,8 @@ qpi_status check_batch(const qpi_plan* plan, const qpi_isv* isv, const qpi_batch
                     {"row_weights", batch->row_weights, {}},
                     {"grad_scale", batch->grad_scale, {}},
                     {"isv", isv->slots, {}},
-                    {"workspace", isv->workspace, {}}};
+                    {"workspace", isv->workspace, {}},
+                    {"flight", flight.records, {}}};
   QPI_TRY(extent_of("q_logits", batch->q_logits, dtype_bytes(p.q_dtype),
                     {{rows, p.q_stride[0]}, {p.actions, p.q_stride[1]}, {p.atoms, p.q_stride[2]}}, &inputs[0].extent));
   QPI_TRY(extent_of("pi_logits", batch->pi_logits, dtype_bytes(p.pi_dtype),
@@ -132,6 +134,8 @@ qpi_status check_batch(const qpi_plan* plan, const qpi_isv* isv, const qpi_batch
   QPI_TRY(extent_of("grad_scale", batch->grad_scale, sizeof(float), {}, &inputs[5].extent));
   QPI_TRY(extent_of("isv", isv->slots, sizeof(uint32_t), {{isv->words, 1}}, &inputs[6].extent));
   QPI_TRY(extent_of("workspace", isv->workspace, 1, {{static_cast<int64_t>(sizeof(Workspace)), 1}}, &inputs[7].extent));
+  QPI_TRY(extent_of("flight", flight.records, sizeof(qpi_flight), {{static_cast<int64_t>(flight.capacity), 1}},
+                    &inputs[8].extent));
 
   if (gradient == Gradient::kNeeded) {
     const Axis row_axis{rows, p.grad_stride[0]}, action_axis{p.actions, p.grad_stride[1]};
@@ -175,6 +179,7 @@ qpi_status check_memory(const qpi_plan& plan, const qpi_isv& isv, const qpi_batc
       {"grad_scale", batch.grad_scale},
       {"isv.slots", isv.slots},
       {"isv.workspace", isv.workspace},
+      {"isv.flight", isv_flight(isv).records},
   };
   return gpu::check_pointers(plan.problem.device, pointers, sizeof pointers / sizeof pointers[0]);
 }

@@ -1,4 +1,5 @@
 // Bound calls: everything about a batch that does not change from call to call, worked out once.
+#include <cstring>
 #include <initializer_list>
 #include <new>
 
@@ -48,7 +49,7 @@ qpi_status qpi_bind(const qpi_plan* plan, const qpi_isv* isv, const qpi_batch* b
   auto* made = new (std::nothrow) qpi_bound{};
   if (made == nullptr) return fail(QPI_ERROR_MEMORY, "no memory for a bound call (%zu bytes)", sizeof(qpi_bound));
   made->plan = plan;
-  made->isv = *isv;
+  std::memcpy(&made->isv, isv, isv->size);  // perhaps an earlier, shorter struct
   made->batch = *batch;
   if (batch->rows > 0) {
     for (const CommitParts parts : {CommitParts::kNone, CommitParts::kObserve, CommitParts::kObserveAndControl})

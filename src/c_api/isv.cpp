@@ -2,6 +2,7 @@
 #include "isv.h"
 
 #include <cinttypes>
+#include <cstddef>
 #include <cstring>
 
 #include "backends.h"
@@ -13,12 +14,28 @@ namespace {
 
 constexpr NativeLayout kNativeLayout = make_native_layout();
 
+// A caller that was compiled before the flight recorder knows no more of the struct than this.
+constexpr size_t kIsvSizeWithoutFlight = offsetof(qpi_isv, flight);
+
 constexpr qpi_slot_info kSlots[] = {
 #define QPI_INFO(name, type, role, def, low, high, unit, meaning) \
   {#name, QPI_SLOT_##type, QPI_SLOT_##role, slot_words(QPI_SLOT_##type), def, low, high, unit, meaning},
     QPI_ISV_MANIFEST(QPI_INFO)
 #undef QPI_INFO
 };
+
+#define QPI_MEMBER(name, type) {#name, QPI_SLOT_##type, static_cast<int32_t>(offsetof(qpi_flight, name))},
+constexpr qpi_flight_field kFlightFields[] = {QPI_FLIGHT_MANIFEST(QPI_MEMBER)};
+#undef QPI_MEMBER
+constexpr int32_t kFlightFieldCount = sizeof kFlightFields / sizeof kFlightFields[0];
+
+constexpr size_t flight_bytes() {
+  size_t bytes = 0;
+  for (const qpi_flight_field& field : kFlightFields) bytes += 4 * slot_words(field.type);
+  return bytes;
+}
+static_assert(flight_bytes() == sizeof(qpi_flight), "a record has no padding");
+static_assert(sizeof(qpi_flight) % alignof(uint64_t) == 0, "records follow each other");
 
 qpi_status check_layout(const qpi_layout& layout, int64_t* words) {
   if (layout.size != sizeof(qpi_layout)) {
@@ -52,6 +69,34 @@ qpi_status check_layout(const qpi_layout& layout, int64_t* words) {
   return QPI_SUCCESS;
 }
 
+bool overlap(const void* a, uint64_t a_bytes, const void* b, uint64_t b_bytes) {
+  const auto from_a = reinterpret_cast<uintptr_t>(a), from_b = reinterpret_cast<uintptr_t>(b);
+  return from_a < from_b + b_bytes && from_b < from_a + a_bytes;
+}
+
+qpi_status check_flight(const qpi_isv& isv) {
+  if (isv.size == kIsvSizeWithoutFlight) return QPI_SUCCESS;
+  if (isv.flight == nullptr) {
+    if (isv.flight_capacity == 0) return QPI_SUCCESS;
+    return fail(QPI_ERROR_POINTER, "isv.flight is NULL, but isv.flight_capacity is %" PRId64 "; expected 0 then",
+                isv.flight_capacity);
+  }
+  if (reinterpret_cast<uintptr_t>(isv.flight) % alignof(qpi_flight) != 0) {
+    return fail(QPI_ERROR_POINTER, "isv.flight is %p; expected %zu-byte alignment", static_cast<void*>(isv.flight),
+                alignof(qpi_flight));
+  }
+  if (isv.flight_capacity < 1 || isv.flight_capacity > QPI_FLIGHT_MAX) {
+    return fail(QPI_ERROR_VALUE, "isv.flight_capacity is %" PRId64 "; expected 1 to %d records", isv.flight_capacity,
+                QPI_FLIGHT_MAX);
+  }
+  const uint64_t bytes = static_cast<uint64_t>(isv.flight_capacity) * sizeof(qpi_flight);
+  if (overlap(isv.flight, bytes, isv.slots, static_cast<uint64_t>(isv.words) * 4))
+    return fail(QPI_ERROR_POINTER, "isv.flight overlaps isv.slots; expected memory of its own");
+  if (overlap(isv.flight, bytes, isv.workspace, sizeof(Workspace)))
+    return fail(QPI_ERROR_POINTER, "isv.flight overlaps isv.workspace; expected memory of its own");
+  return QPI_SUCCESS;
+}
+
 // The ISV's device, and a stream that fits it.
 qpi_status check_call(const qpi_isv* isv, qpi_stream_t stream) {
   QPI_TRY(check_isv(isv));
@@ -68,7 +113,7 @@ qpi_status check_stream(int32_t device, qpi_stream_t stream) {
 
 qpi_status check_isv(const qpi_isv* isv) {
   if (isv == nullptr) return fail(QPI_ERROR_POINTER, "isv is NULL");
-  if (isv->size != sizeof(qpi_isv)) {
+  if (isv->size != sizeof(qpi_isv) && isv->size != kIsvSizeWithoutFlight) {
     return fail(QPI_ERROR_VALUE, "isv.size is %zu; expected %zu (fill the struct with qpi_isv_init)", isv->size,
                 sizeof(qpi_isv));
   }
@@ -89,31 +134,32 @@ qpi_status check_isv(const qpi_isv* isv) {
     return fail(QPI_ERROR_POINTER, "isv.workspace is %p; expected %d-byte alignment", isv->workspace,
                 QPI_WORKSPACE_ALIGNMENT);
   }
-  const auto slots = reinterpret_cast<uintptr_t>(isv->slots), workspace = reinterpret_cast<uintptr_t>(isv->workspace);
-  if (slots < workspace + sizeof(Workspace) && workspace < slots + static_cast<uintptr_t>(isv->words) * 4)
+  if (overlap(isv->slots, static_cast<uint64_t>(isv->words) * 4, isv->workspace, sizeof(Workspace)))
     return fail(QPI_ERROR_POINTER, "isv.slots overlaps isv.workspace");
-  return QPI_SUCCESS;
+  return check_flight(*isv);
+}
+
+FlightRing isv_flight(const qpi_isv& isv) {
+  if (isv.size == kIsvSizeWithoutFlight || isv.flight == nullptr) return {nullptr, 0};
+  return {isv.flight, static_cast<uint64_t>(isv.flight_capacity)};
 }
 
 IsvWords isv_words(const qpi_isv& isv) {
-  uint32_t* slots = static_cast<uint32_t*>(isv.slots);
-  uint32_t* absent = isv_workspace(isv)->absent;
-  IsvWords words;
-  // The common case, in a loop without branches.
-  if (std::memcmp(isv.layout.index, kNativeLayout.first, sizeof isv.layout.index) == 0) {
+  IsvWords words{};
+  words.slots = static_cast<uint32_t*>(isv.slots);
+  words.absent = isv_workspace(isv)->absent;
+  words.flight = isv_flight(isv);
+  words.native = std::memcmp(isv.layout.index, kNativeLayout.first, sizeof isv.layout.index) == 0;
+  if (words.native) {
     words.present = (uint64_t{2} << (QPI_SLOT_COUNT - 1)) - 1;
-    for (int i = 0; i < kNativeWords; ++i) words.at[i] = slots + i;
-    words.contiguous = slots;
     return words;
   }
-  words.present = 0;
-  words.contiguous = nullptr;
   for (int slot = 0; slot < QPI_SLOT_COUNT; ++slot) {
     const int32_t first = kNativeLayout.first[slot];
     const int32_t index = isv.layout.index[slot];
     if (index >= 0) words.present |= uint64_t{1} << slot;
     for (int32_t i = 0; first + i < kNativeLayout.first[slot + 1]; ++i)
-      words.at[first + i] = index >= 0 ? slots + index + i : absent + first + i;
+      words.index[first + i] = index < 0 ? -1 : index + i;
   }
   return words;
 }
@@ -172,13 +218,23 @@ qpi_status qpi_isv_slot_address(const qpi_isv* isv, qpi_slot slot, void** addres
   QPI_TRY(check_isv(isv));
   if (slot < 0 || slot >= QPI_SLOT_COUNT)
     return fail(QPI_ERROR_VALUE, "slot is %d; expected 0 to %d", static_cast<int>(slot), QPI_SLOT_COUNT - 1);
-  *address = isv_words(*isv).at[kNativeLayout.first[slot]];
+  *address = isv_words(*isv).at(kNativeLayout.first[slot]);
   return QPI_SUCCESS;
 }
 
 qpi_status qpi_workspace_init(const qpi_isv* isv, qpi_stream_t stream) {
   QPI_TRY(check_call(isv, stream));
   return backend_reset(isv->device, isv_words(*isv), isv_workspace(*isv), ResetParts::kAbsent, stream);
+}
+
+int32_t qpi_flight_field_count(void) { return kFlightFieldCount; }
+
+qpi_status qpi_flight_field_info(int32_t field, qpi_flight_field* info) {
+  if (info == nullptr) return fail(QPI_ERROR_POINTER, "info is NULL");
+  if (field < 0 || field >= kFlightFieldCount)
+    return fail(QPI_ERROR_VALUE, "field is %" PRId32 "; expected 0 to %" PRId32, field, kFlightFieldCount - 1);
+  *info = kFlightFields[field];
+  return QPI_SUCCESS;
 }
 
 qpi_status qpi_isv_reset(const qpi_isv* isv, qpi_stream_t stream) {

@@ -11,6 +11,7 @@ namespace qpi {
 qpi_status check_isv(const qpi_isv* isv);
 
 IsvWords isv_words(const qpi_isv& isv);
+FlightRing isv_flight(const qpi_isv& isv);
 inline Workspace* isv_workspace(const qpi_isv& isv) { return static_cast<Workspace*>(isv.workspace); }
 
 }  // namespace qpi

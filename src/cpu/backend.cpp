@@ -63,10 +63,10 @@ qpi_record fold_slots(const StatSlot* slots, int in_use) {
 template <class Body>
 void with_image(const IsvWords& isv, Body body) {
   uint32_t word[kNativeWords];
-  for (int i = 0; i < kNativeWords; ++i) word[i] = *isv.at[i];
-  body(IsvImage{word, isv.has(QPI_SLOT_observations)});
+  for (int i = 0; i < kNativeWords; ++i) word[i] = *isv.at(i);
+  body(IsvImage{word, isv.has(QPI_SLOT_observations), isv.flight});
   for (int i = 0; i < kNativeWords; ++i) {
-    if (*isv.at[i] != word[i]) *isv.at[i] = word[i];
+    if (*isv.at(i) != word[i]) *isv.at(i) = word[i];
   }
 }
 

@@ -38,7 +38,7 @@ def test_it_holds_what_embedders_need(archive):
         "qpi_distill/py.typed",
         "qpi_distill/c_api.pxd",
         "qpi_distill/include/qpi_distill.h",
-        "qpi_distill/include/qpi_distill/isv_manifest.h",
+        *(f"qpi_distill/include/qpi_distill/{name}.h" for name in ("isv_manifest", "laws", "flight_manifest")),
         "qpi_distill/lib/libqpi_distill.so",
         "qpi_distill/lib/cmake/qpi_distill/qpi_distillConfig.cmake",
         "qpi_distill/lib/cmake/qpi_distill/qpi_distillConfigVersion.cmake",

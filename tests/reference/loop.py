@@ -26,6 +26,7 @@ class Fault(IntFlag):
     LAW = 128
     BOUND = 256
     VALUE = 512
+    TAU_LAW = 1024
 
 
 class Reason(IntEnum):
@@ -42,6 +43,10 @@ class Reason(IntEnum):
     TOO_FEW = 8
     FAULT = 9
     OBSERVED = 10
+    FIXED = 11
+    SCHEDULED = 12
+    ENDED = 13
+    UNMEASURED = 14
 
 
 # With one of these in the record, what was accumulated does not stand for the batch.

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from .._figures import GUIDE, STYLE
 from . import report
 from .agent import Run
 from .config import ARMS, Config
@@ -17,25 +18,6 @@ from .config import ARMS, Config
 #: Colours that colour-blind readers can tell apart.
 COLOUR = {"ppo": "#7a7a7a", "distilled": "#0072b2", "shuffled": "#d55e00"}
 SECOND = "#cc79a7"
-GUIDE = "#444444"
-STYLE = {
-    "font.size": 10,
-    "axes.titlesize": 11,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#e6e6e6",
-    "grid.linewidth": 0.8,
-    "axes.axisbelow": True,
-    "axes.edgecolor": "#888888",
-    "xtick.color": "#555555",
-    "ytick.color": "#555555",
-    "legend.frameon": False,
-    "legend.fontsize": 9,
-    "lines.solid_capstyle": "round",
-}
 
 
 def available() -> None:

@@ -9,7 +9,8 @@ from qpi_distill._arrays cimport Framework
 from qpi_distill._call cimport ACCUMULATE, DISTILL_GRAD, STEP, launch_bound, no_stream
 from qpi_distill._fastcall cimport read_arguments, replace_method
 from qpi_distill._streams cimport stream_handle
-from qpi_distill.c_api cimport QPI_DEVICE_CPU, qpi_bound_destroy
+from qpi_distill._status cimport check
+from qpi_distill.c_api cimport QPI_DEVICE_CPU, qpi_bind, qpi_bound, qpi_bound_destroy, qpi_status
 
 
 cdef class Bound:
@@ -27,6 +28,18 @@ cdef class Bound:
 
     def __reduce__(self):
         raise TypeError("a bound call cannot be copied or pickled: it stands for memory; bind the arrays again")
+
+    cdef int prepare(self) except -1:
+        """Check the memory and prepare the call, for the ISV as it is now."""
+        cdef qpi_bound* made = NULL
+        cdef qpi_status status
+        with nogil:
+            status = qpi_bind(self.plan, &self.isv.c, &self.batch, &made)
+        check(status)
+        qpi_bound_destroy(self.c)
+        self.c = made
+        self.rings = self.isv.rings
+        return 0
 
     cdef int run(self, int what, object stream) except -1:
         cdef uintptr_t handle = 0
@@ -49,6 +62,8 @@ cdef class Bound:
                     "stream: the current stream of the library that these arrays come from is not known; "
                     "pass stream=..."
                 )
+        if self.rings != self.isv.rings:  # a recorder came or went
+            self.prepare()
         launch_bound(what, self.device, self.c, &self.joins, handle)
         return self.isv.note(handle, owner, source)
 

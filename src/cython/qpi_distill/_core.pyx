@@ -55,9 +55,7 @@ from qpi_distill.c_api cimport (
     QPI_FLOAT32,
     qpi_abi,
     qpi_batch_init,
-    qpi_bind,
     qpi_build_info,
-    qpi_status,
     qpi_version,
 )
 
@@ -409,7 +407,6 @@ cdef class Operator:
         cdef Reader reader
         cdef Call call
         cdef Bound bound = Bound.__new__(Bound)
-        cdef qpi_status status
         cdef Isv isv = self.ready()
         collect(arrays, q_logits, pi_logits, pi_grad, legal_actions, row_weights, grad_scale)
         start_reader(&reader, isv.c.device)
@@ -420,10 +417,10 @@ cdef class Operator:
         else:
             work_stream(arrays, MAX_ARRAYS, False, &reader, &source)
         keep = self.fill(arrays, True, &reader, &call)
-        with nogil:
-            status = qpi_bind(call.plan, &isv.c, &call.batch, &bound.c)
-        check(status)
+        bound.plan = call.plan
+        bound.batch = call.batch
         bound.isv = isv
+        bound.prepare()
         bound.device = isv.c.device
         bound.row_count = call.batch.rows
         bound.joins = call.joins

@@ -1,4 +1,4 @@
-from libc.stdint cimport uintptr_t
+from libc.stdint cimport int64_t, uintptr_t
 
 from qpi_distill.c_api cimport qpi_isv
 
@@ -15,6 +15,8 @@ cdef class Isv:
     cdef qpi_isv c
     cdef readonly Trace trace
     cdef readonly object memory
+    cdef object flight_memory
+    cdef readonly int64_t rings  # how often the ring has changed
     cdef uintptr_t own  # our own stream, for calls before any caller's
     cdef object settle
     cdef object __weakref__

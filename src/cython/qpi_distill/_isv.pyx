@@ -17,19 +17,31 @@ from qpi_distill.c_api cimport (
     QPI_FAULT_SUPPORT,
     QPI_FAULT_TARGET,
     QPI_FAULT_TAU,
+    QPI_FAULT_TAU_LAW,
     QPI_FAULT_VALUE,
     QPI_FAULT_WEIGHT,
+    QPI_FLIGHT_MAX,
+    QPI_LAM_LAW_COUNT,
+    QPI_LAW_INPUT_ENTROPY,
+    QPI_LAW_INPUT_KL,
+    QPI_LAW_INPUT_NOTHING,
+    QPI_LAW_INPUT_OBSERVATIONS,
+    QPI_LAW_INPUT_PRIOR_KL,
     QPI_REASON_ABOVE,
     QPI_REASON_AT_MAX,
     QPI_REASON_AT_MIN,
     QPI_REASON_BELOW,
+    QPI_REASON_ENDED,
     QPI_REASON_FAULT,
+    QPI_REASON_FIXED,
     QPI_REASON_IN_BAND,
     QPI_REASON_NO_ROWS,
     QPI_REASON_NONE,
     QPI_REASON_OBSERVED,
     QPI_REASON_OFF,
+    QPI_REASON_SCHEDULED,
     QPI_REASON_TOO_FEW,
+    QPI_REASON_UNMEASURED,
     QPI_SLOT_COUNT,
     QPI_SLOT_F32,
     QPI_SLOT_OUTPUT,
@@ -37,22 +49,33 @@ from qpi_distill.c_api cimport (
     QPI_SLOT_STATE,
     QPI_SLOT_U32,
     QPI_SLOT_U64,
+    QPI_TAU_LAW_COUNT,
     qpi_clear_faults,
     qpi_commit,
     qpi_control,
     qpi_discard,
+    qpi_flight,
+    qpi_flight_field,
+    qpi_flight_field_count,
+    qpi_flight_field_info,
     qpi_isv_init,
     qpi_isv_reset,
     qpi_isv_slot_address,
     qpi_isv_slot_info,
+    qpi_lam_law_info,
+    qpi_law_info,
     qpi_layout,
     qpi_layout_bus,
     qpi_layout_native,
     qpi_layout_words,
+    qpi_preset_count,
+    qpi_preset_get,
+    qpi_preset_info,
     qpi_slot,
     qpi_slot_info,
     qpi_status,
     qpi_stream_t,
+    qpi_tau_law_info,
     qpi_workspace_init,
     qpi_workspace_size,
     qpi_workspace_state_size,
@@ -62,6 +85,10 @@ from collections import namedtuple
 
 Slot = namedtuple("Slot", "number name type role words default low high unit meaning")
 Slot.__doc__ = "One line of the ISV manifest."
+Law = namedtuple("Law", "number name input formula source")
+Law.__doc__ = "One line of the registry of control laws."
+Preset = namedtuple("Preset", "name lam_law values source")
+Preset.__doc__ = "A law of lam with the numbers of its source: slot values by name, `lam_law` apart."
 
 # Bits of slot `faults` and codes of slot `reason`, by the names that Python uses.
 FAULTS = {
@@ -75,6 +102,7 @@ FAULTS = {
     "law": <int> QPI_FAULT_LAW,
     "bound": <int> QPI_FAULT_BOUND,
     "value": <int> QPI_FAULT_VALUE,
+    "tau_law": <int> QPI_FAULT_TAU_LAW,
 }
 REASONS = {
     <int> QPI_REASON_NONE: "none",
@@ -88,25 +116,93 @@ REASONS = {
     <int> QPI_REASON_TOO_FEW: "too_few",
     <int> QPI_REASON_FAULT: "fault",
     <int> QPI_REASON_OBSERVED: "observed",
+    <int> QPI_REASON_FIXED: "fixed",
+    <int> QPI_REASON_SCHEDULED: "scheduled",
+    <int> QPI_REASON_ENDED: "ended",
+    <int> QPI_REASON_UNMEASURED: "unmeasured",
+}
+
+
+_TYPES = {<int> QPI_SLOT_F32: "f32", <int> QPI_SLOT_U32: "u32", <int> QPI_SLOT_U64: "u64"}
+_INPUTS = {
+    <int> QPI_LAW_INPUT_NOTHING: "nothing",
+    <int> QPI_LAW_INPUT_KL: "kl",
+    <int> QPI_LAW_INPUT_OBSERVATIONS: "observations",
+    <int> QPI_LAW_INPUT_ENTROPY: "entropy",
+    <int> QPI_LAW_INPUT_PRIOR_KL: "prior_kl",
 }
 
 
 cdef tuple _manifest():
     cdef qpi_slot_info info
     cdef int32_t i
-    types = {<int> QPI_SLOT_F32: "f32", <int> QPI_SLOT_U32: "u32", <int> QPI_SLOT_U64: "u64"}
     roles = {<int> QPI_SLOT_PARAM: "param", <int> QPI_SLOT_STATE: "state", <int> QPI_SLOT_OUTPUT: "output"}
     slots = []
     for i in range(QPI_SLOT_COUNT):
         check(qpi_isv_slot_info(i, &info))
         slots.append(Slot(
-            i, info.name.decode("ascii"), types[<int> info.type], roles[<int> info.role], info.words,
+            i, info.name.decode("ascii"), _TYPES[<int> info.type], roles[<int> info.role], info.words,
             info.default_value, info.low, info.high, info.unit.decode("utf-8"), info.meaning.decode("utf-8"),
         ))
     return tuple(slots)
 
 
+cdef object _law(int32_t number, const qpi_law_info* info):
+    return Law(
+        number, info.name.decode("ascii"), _INPUTS[<int> info.input], info.formula.decode("utf-8"),
+        info.source.decode("utf-8"),
+    )
+
+
+cdef tuple _lam_laws():
+    cdef qpi_law_info info
+    cdef int32_t i
+    laws = []
+    for i in range(QPI_LAM_LAW_COUNT):
+        check(qpi_lam_law_info(i, &info))
+        laws.append(_law(i, &info))
+    return tuple(laws)
+
+
+cdef tuple _tau_laws():
+    cdef qpi_law_info info
+    cdef int32_t i
+    laws = []
+    for i in range(QPI_TAU_LAW_COUNT):
+        check(qpi_tau_law_info(i, &info))
+        laws.append(_law(i, &info))
+    return tuple(laws)
+
+
+cdef dict _presets():
+    cdef qpi_preset_info info
+    cdef int32_t i, k
+    presets = {}
+    for i in range(qpi_preset_count()):
+        check(qpi_preset_get(i, &info))
+        name = info.name.decode("ascii")
+        values = {SLOTS[<int> info.values[k].slot].name: info.values[k].value for k in range(info.count)}
+        presets[name] = Preset(name, LAM_LAWS[<int> info.lam_law].name, values, info.source.decode("utf-8"))
+    return presets
+
+
+cdef tuple _flight_fields():
+    cdef qpi_flight_field info
+    cdef int32_t i
+    fields = []
+    for i in range(qpi_flight_field_count()):
+        check(qpi_flight_field_info(i, &info))
+        fields.append((info.name.decode("ascii"), _TYPES[<int> info.type], info.offset))
+    return tuple(fields)
+
+
 SLOTS = _manifest()
+LAM_LAWS = _lam_laws()
+TAU_LAWS = _tau_laws()
+PRESETS = _presets()
+FLIGHT_FIELDS = _flight_fields()
+FLIGHT_SIZE = sizeof(qpi_flight)
+FLIGHT_MAX = QPI_FLIGHT_MAX
 WORKSPACE_SIZE = qpi_workspace_size()
 WORKSPACE_STATE_SIZE = qpi_workspace_state_size()
 
@@ -187,6 +283,16 @@ cdef class Isv:
         """Name the stream for calls before any caller's, and how to wait for it."""
         self.own = own
         self.settle = settle
+
+    def record_to(self, uintptr_t flight, int64_t capacity, memory) -> None:
+        """Give the commits to come a ring of `capacity` records at an address, or none with 0 and 0.
+
+        `memory` is kept alive until the next call, and as long as this object is.
+        """
+        self.c.flight = <qpi_flight*> flight
+        self.c.flight_capacity = capacity
+        self.flight_memory = memory
+        self.rings += 1
 
     cdef int note(self, uintptr_t handle, object owner, object source) except -1:
         """Remember the stream of a call."""

@@ -55,6 +55,45 @@ cdef extern from "qpi_distill.h" nogil:
 
     qpi_status qpi_isv_slot_info(int32_t slot, qpi_slot_info* info)
 
+    # The names of the laws are in the registry (qpi_lam_law_info, qpi_tau_law_info); here only their number.
+    ctypedef enum qpi_lam_law:
+        QPI_LAM_LAW_COUNT
+
+    ctypedef enum qpi_tau_law:
+        QPI_TAU_LAW_COUNT
+
+    ctypedef enum qpi_law_input:
+        QPI_LAW_INPUT_NOTHING
+        QPI_LAW_INPUT_KL
+        QPI_LAW_INPUT_OBSERVATIONS
+        QPI_LAW_INPUT_ENTROPY
+        QPI_LAW_INPUT_PRIOR_KL
+
+    ctypedef struct qpi_law_info:
+        const char* name
+        qpi_law_input input
+        const char* formula
+        const char* source
+
+    qpi_status qpi_lam_law_info(int32_t law, qpi_law_info* info)
+    qpi_status qpi_tau_law_info(int32_t law, qpi_law_info* info)
+
+    int QPI_PRESET_VALUES
+
+    ctypedef struct qpi_preset_value:
+        qpi_slot slot
+        double value
+
+    ctypedef struct qpi_preset_info:
+        const char* name
+        qpi_lam_law lam_law
+        int32_t count
+        qpi_preset_value* values  # qpi_preset_value[QPI_PRESET_VALUES]
+        const char* source
+
+    int32_t qpi_preset_count()
+    qpi_status qpi_preset_get(int32_t preset, qpi_preset_info* info)
+
     ctypedef enum qpi_fault:
         QPI_FAULT_TAU
         QPI_FAULT_LAM
@@ -66,6 +105,7 @@ cdef extern from "qpi_distill.h" nogil:
         QPI_FAULT_LAW
         QPI_FAULT_BOUND
         QPI_FAULT_VALUE
+        QPI_FAULT_TAU_LAW
 
     ctypedef enum qpi_reason:
         QPI_REASON_NONE
@@ -79,6 +119,10 @@ cdef extern from "qpi_distill.h" nogil:
         QPI_REASON_TOO_FEW
         QPI_REASON_FAULT
         QPI_REASON_OBSERVED
+        QPI_REASON_FIXED
+        QPI_REASON_SCHEDULED
+        QPI_REASON_ENDED
+        QPI_REASON_UNMEASURED
 
     ctypedef struct qpi_layout:
         size_t size
@@ -108,6 +152,20 @@ cdef extern from "qpi_distill.h" nogil:
         pass
     ctypedef CUstream_st* qpi_stream_t
 
+    # The names of its members are those of qpi_flight_field_info.
+    ctypedef struct qpi_flight:
+        pass
+
+    int QPI_FLIGHT_MAX
+
+    ctypedef struct qpi_flight_field:
+        const char* name
+        qpi_slot_type type
+        int32_t offset
+
+    int32_t qpi_flight_field_count()
+    qpi_status qpi_flight_field_info(int32_t field, qpi_flight_field* info)
+
     ctypedef struct qpi_isv:
         size_t size
         int32_t device
@@ -115,6 +173,8 @@ cdef extern from "qpi_distill.h" nogil:
         int64_t words
         void* workspace
         qpi_layout layout
+        qpi_flight* flight
+        int64_t flight_capacity
 
     void qpi_isv_init(qpi_isv* isv)
     qpi_status qpi_workspace_init(const qpi_isv* isv, qpi_stream_t stream)
