@@ -57,6 +57,17 @@ __device__ inline float load_element(const void* base, qpi_dtype dtype, int64_t 
   return to_float(static_cast<const __nv_bfloat16*>(base)[i]);
 }
 
+// An element as it lies in memory, so that it can be on its way while others are asked for.
+__device__ inline uint32_t load_raw(const void* base, qpi_dtype dtype, int64_t i) {
+  if (dtype == QPI_FLOAT32) return static_cast<const uint32_t*>(base)[i];
+  return static_cast<const uint16_t*>(base)[i];
+}
+__device__ inline float raw_to_float(uint32_t raw, qpi_dtype dtype) {
+  if (dtype == QPI_FLOAT32) return __uint_as_float(raw);
+  if (dtype == QPI_FLOAT16) return __half2float(__ushort_as_half(static_cast<unsigned short>(raw)));
+  return __uint_as_float(raw << 16);
+}
+
 // ---- atoms -------------------------------------------------------------------------------------------------------
 
 // The weights of an action's atoms on the GPU, relative to about the largest one: one rounding before the exponential,
@@ -108,12 +119,15 @@ __device__ inline void merge_lanes(Accumulator& mine, int first, int end) {
 
 // ---- a row ---------------------------------------------------------------------------------------------------------
 
-// The lanes of a warp that work on one row: one with all the partial sums, or as many as there are partial sums. Every
-// lane of the warp must make the same calls. Loops are not unrolled further: a small batch waits for its instructions.
+// Beyond so many actions a row is worked on by a whole warp, with a partial sum to each lane.
+constexpr int kNarrowActions = 32;
+
+// The lanes of a warp that work on one row: one with all the partial sums, as many as there are partial sums, or all of
+// them with as many partial sums. Every lane of the warp must make the same calls.
 template <int Lanes>
 struct RowTeam {
-  static_assert(Lanes == 1 || Lanes == kPartials, "each lane has whole partial sums");
-  static constexpr int kMine = kPartials / Lanes;
+  static_assert(Lanes == 1 || Lanes == kPartials || Lanes == kWarp, "each lane has whole partial sums");
+  static constexpr int kMine = Lanes == 1 ? kPartials : 1;
 
   template <class Body>
   __device__ static void for_each(int actions, Body body) {
@@ -128,7 +142,7 @@ struct RowTeam {
       }
     } else {
 #pragma unroll 1
-      for (int a = threadIdx.x % kPartials; a < actions; a += kPartials) body(0, a);
+      for (int a = threadIdx.x % Lanes; a < actions; a += Lanes) body(0, a);
     }
   }
 
@@ -139,7 +153,7 @@ struct RowTeam {
       partials[2].merge(partials[3]);
       partials[0].merge(partials[2]);
     } else {
-      merge_lanes(partials[0], 1, kPartials);
+      merge_lanes(partials[0], 1, Lanes);
     }
     return partials[0];
   }

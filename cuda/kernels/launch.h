@@ -13,13 +13,19 @@ struct BlockLaunch {
   bool whole;  // one cluster does the whole step; else the finish kernel has to follow
 };
 
+// The tile kernel's way of fetching.
+struct TileLaunch {
+  int chunk_items;  // (row, action) pairs in one copy
+  int buffers;      // copies under way
+};
+
 // How the rows kernel of one call is launched. The choice never changes the results.
 struct RowsLaunch {
   qpi_kernel kernel;
   int blocks;
   int threads;
   size_t shared_bytes;  // dynamic shared memory
-  int chunk_items;      // of the tile kernel: (row, action) pairs in one copy
+  TileLaunch tile;      // of the tile kernel
   BlockLaunch block;    // of the block kernel
 };
 
@@ -58,8 +64,9 @@ struct TileShape {
   unsigned actions, atoms, tile_rows;
   unsigned q_bytes, pi_bytes, grad_bytes;  // of one element; grad_bytes 0: no gradient is read
   bool shared_support;                     // one support for all actions
+  bool mask;                               // a packed one
 };
-size_t tile_shared_bytes(const TileShape& shape, int warps, int chunk_items);
+size_t tile_shared_bytes(const TileShape& shape, int warps, const TileLaunch& launch);
 size_t block_shared_bytes(const TileShape& shape, int rows);
 
 }  // namespace qpi::gpu

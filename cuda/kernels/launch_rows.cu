@@ -52,7 +52,7 @@ int blocks_per_multiprocessor(const RowsLaunch& launch, qpi_dtype q_dtype, int64
 int launch_rows(const RowsArgs& args, const FinishArgs& finish, const RowsLaunch& launch, void* stream) {
   void* rows = const_cast<RowsArgs*>(&args);
   void* of_block[] = {rows, const_cast<FinishArgs*>(&finish), const_cast<BlockLaunch*>(&launch.block)};
-  void* of_tile[] = {rows, const_cast<int*>(&launch.chunk_items)};
+  void* of_tile[] = {rows, const_cast<TileLaunch*>(&launch.tile)};
   void* of_stream[] = {rows};
   void** arguments = launch.kernel == QPI_KERNEL_BLOCK  ? of_block
                      : launch.kernel == QPI_KERNEL_TILE ? of_tile

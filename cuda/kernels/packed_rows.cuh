@@ -18,7 +18,8 @@ __device__ inline TileShape tile_shape(const RowsArgs& args) {
           element_bytes(args.q_dtype),
           element_bytes(args.pi_dtype),
           read_grad ? element_bytes(args.grad_dtype) : 0u,
-          args.support_stride[0] == 0};
+          args.support_stride[0] == 0,
+          args.legal_actions != nullptr && args.legal_stride[0] == args.actions && args.legal_stride[1] == 1};
 }
 
 // ---- the support about its middle, each action's 16-byte aligned -------------------------------------------------

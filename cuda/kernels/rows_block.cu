@@ -34,13 +34,14 @@ __device__ inline qpi_record record_of(const WarpSum& s) {
   return {s.sum[0], s.sum[1], s.sum[2], s.rows, s.skipped, s.clipped, s.faults, 0};
 }
 
-// Byte offsets into dynamic shared memory; q is at 0.
+// Byte offsets into dynamic shared memory.
 struct BlockLayout {
+  static constexpr unsigned kBarrier = 0, kQ = 16;
   unsigned values, support, sums, storage, total;
 
   __host__ __device__ BlockLayout(const TileShape& shape, unsigned rows) {
     const unsigned items = rows * shape.actions;
-    values = round_up_16(items * shape.atoms * shape.q_bytes);
+    values = kQ + round_up_16(items * shape.atoms * shape.q_bytes);
     support = values + round_up_16(items * 4);
     sums = support + support_bytes(shape);
     storage = sums + round_up_16(kMaxClusterBlocks * kMaxWarps * sizeof(WarpSum));
@@ -148,6 +149,7 @@ __global__ void __launch_bounds__(kBlockMaxThreads)
   const int64_t first = static_cast<int64_t>(blockIdx.x) * launch.rows, left = args.rows - first;
   const int rows = static_cast<int>(left < launch.rows ? left : launch.rows);
   const int items = rows * actions;
+  char* staged_q = shared + BlockLayout::kQ;
   float* values = reinterpret_cast<float*>(shared + at.values);
   float* support = reinterpret_cast<float*>(shared + at.support);
   WarpSum* sums = reinterpret_cast<WarpSum*>(shared + at.sums);
@@ -156,77 +158,79 @@ __global__ void __launch_bounds__(kBlockMaxThreads)
   const int row = threadIdx.x / kPartials, lane = threadIdx.x % kPartials;
   const int row_warps = launch.rows / kRowsOfWarp;
   const bool add = args.pi_grad != nullptr && !args.write;
-  const bool finishes = launch.whole && blockIdx.x == 0;
+  const bool clustered = launch.whole && gridDim.x > 1;
 
-  if (launch.whole) {
-    arrive_at_cluster();  // nobody writes to the first block before it is there
-  } else {
-    allow_finish_to_start();
-  }
-  // Everything that is read, all of it under way before any of it is used.
-  copy_by_block(shared, static_cast<const Q*>(args.q_logits) + first * actions * atoms, items * atoms * sizeof(Q));
-  const StepInput input = load_step_input(IsvMemory{args.isv}, args.grad_scale);
-  FinishLoads loads{};
-  if (finishes) loads = load_finish(finish);
-  RowPart part;
-  float before[kMine] = {};
+  if (!launch.whole) allow_finish_to_start();
+  if (clustered) arrive_at_cluster();  // nobody writes to the first block before it is there
+  // Everything that is read, all of it under way before any of it is used. The logits first: they are the most.
+  const Q* q = static_cast<const Q*>(args.q_logits) + first * actions * atoms;
+  const unsigned q_bytes = items * atoms * sizeof(Q);
+  const bool bulk = kBulkCopies && whole_chunks(q, q_bytes);
+  Ring ring;
+  ring.init(reinterpret_cast<uint64_t*>(shared + BlockLayout::kBarrier), threadIdx.x == 0 ? 1 : 0);
+  if (bulk && warp == 0) ring.fetch<1>(0, true, false, {staged_q}, {q}, {q_bytes});
+  const FinishLoads loads = load_finish(finish);
+  const bool one_load = shape.shared_support && atoms <= static_cast<int>(blockDim.x);
+  const float low = args.support[0], high = args.support[(atoms - 1) * args.support_stride[1]];
+  float of_support = 0.0f;
+  if (one_load && threadIdx.x < atoms) of_support = args.support[threadIdx.x * args.support_stride[1]];
+  const int64_t of_row = (first + row) * actions;
+  const auto is_there = [&](int i) { return row < rows && lane + i * kPartials < actions; };
+  uint32_t raw_logit[kMine], raw_before[kMine] = {};
+  bool allowed[kMine];
   float weight = 0.0f;
   if (warp < row_warps) {
-    const int64_t of_row = (first + row) * actions;
-    const auto is_there = [&](int i) { return row < rows && lane + i * kPartials < actions; };
+    const auto at_or_first = [&](int i) { return is_there(i) ? of_row + lane + i * kPartials : 0; };
+    for_mine(actions, [&](int i) { raw_logit[i] = load_raw(args.pi_logits, args.pi_dtype, at_or_first(i)); });
+    if (add) for_mine(actions, [&](int i) { raw_before[i] = load_raw(args.pi_grad, args.grad_dtype, at_or_first(i)); });
     if (row < rows) weight = weight_of(args, first + row);
-    bool allowed[kMine];
-    for (int i = 0; i < kMine; ++i) allowed[i] = is_there(i) && is_allowed(args, first + row, lane + i * kPartials);
-    with_type(args.pi_dtype, [&](auto type) {
-      const auto* pi = static_cast<const decltype(type)*>(args.pi_logits) + of_row;
-      decltype(type) x[kMine];
-      for_mine(actions, [&](int i) { x[i] = pi[is_there(i) ? lane + i * kPartials : -of_row]; });
-      for_mine(actions, [&](int i) { part.logit[i] = to_float(x[i]); });
-    });
-    if (add) {
-      with_type(args.grad_dtype, [&](auto type) {
-        const auto* grad = static_cast<const decltype(type)*>(args.pi_grad) + of_row;
-        decltype(type) x[kMine];
-        for_mine(actions, [&](int i) { x[i] = grad[is_there(i) ? lane + i * kPartials : -of_row]; });
-        for_mine(actions, [&](int i) { before[i] = to_float(x[i]); });
-      });
-    }
-    for_mine(actions, [&](int i) { part.logit[i] = legal_logit(part.logit[i], allowed[i], args.illegal_below); });
+    for_mine(actions, [&](int i) { allowed[i] = is_there(i) && is_allowed(args, first + row, lane + i * kPartials); });
   }
-  stage_support(args, shape, support);
-  if (finishes) store_finish(loads, storage);
-  wait_for_copies();
+  if (!bulk) copy_by_block(staged_q, q, q_bytes);
+
+  if (one_load) {
+    if (threadIdx.x < atoms) support[threadIdx.x] = of_support - support_middle(low, high);
+  } else {
+    stage_support(args, shape, support);
+  }
+  store_finish(loads, storage);
+  if (!bulk) wait_for_copies();
   __syncthreads();
+  if (bulk) ring.wait_for(0);
 
   const float reciprocal = 1.0f / static_cast<float>(actions);
 #pragma unroll 1
   for (int item = threadIdx.x; item < items; item += blockDim.x) {
     const float* centred = support;
     if (!shape.shared_support) centred += (item - quotient(item, reciprocal) * actions) * support_pitch(shape);
-    values[item] = reduce_short<Atoms>(reinterpret_cast<const Q*>(shared) + item * atoms, centred, atoms);
+    values[item] = reduce_short<Atoms>(reinterpret_cast<const Q*>(staged_q) + item * atoms, centred, atoms);
   }
-  const StepNumbers numbers = check_step_input(input, args.running_std, args.reduction_scale);
+  const StepNumbers numbers = check_step_input(load_step_input(storage.isv.image(args.isv), args.grad_scale),
+                                               args.running_std, args.reduction_scale);
   __syncthreads();
-  if (launch.whole) wait_for_cluster();
+  if (clustered) wait_for_cluster();
 
   if (warp < row_warps && !numbers.halted) {
+    RowPart part;
     for_mine(actions, [&](int i) {
-      const int a = lane + i * kPartials;
-      part.value[i] = row < rows && a < actions ? values[row * actions + a] : 0.0f;
+      part.logit[i] = legal_logit(raw_to_float(raw_logit[i], args.pi_dtype), allowed[i], args.illegal_below);
+      part.value[i] = is_there(i) ? values[row * actions + lane + i * kPartials] : 0.0f;
     });
     float step[kMine];
     RowShare share = part.distill(actions, weight, numbers, step);
     if (args.row0 && first + row != 0) share = out_of_statistic(share);
     add_up(share, launch.whole ? sum_at_first(sums, blockIdx.x * row_warps + warp) : sums + warp);
+    if (clustered) arrive_at_cluster();
     if (args.pi_grad != nullptr) {
       with_type(args.grad_dtype, [&](auto type) {
-        auto* to = static_cast<decltype(type)*>(args.pi_grad) + (first + row) * actions;
+        auto* to = static_cast<decltype(type)*>(args.pi_grad) + of_row + lane;
         for_mine(actions, [&](int i) {
-          const int a = lane + i * kPartials;
-          if (row < rows && a < actions) store_step(to + a, step[i], add, before[i]);
+          if (is_there(i)) store_step(to + i * kPartials, step[i], add, raw_to_float(raw_before[i], args.grad_dtype));
         });
       });
     }
+  } else if (clustered) {
+    arrive_at_cluster();
   }
 
   if (!launch.whole) {
@@ -248,8 +252,11 @@ __global__ void __launch_bounds__(kBlockMaxThreads)
     return;
   }
   // Also of a step that is halted: the first block changes the state only when every other has read it.
-  arrive_at_cluster();
-  wait_for_cluster();
+  if (clustered) {
+    wait_for_cluster();
+  } else {
+    __syncthreads();
+  }
   if (blockIdx.x == 0)
     finish_block(finish, numbers, gridDim.x * row_warps, storage, [&](int i) { return record_of(sums[i]); });
 }

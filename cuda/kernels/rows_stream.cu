@@ -107,7 +107,16 @@ __global__ void __launch_bounds__(kStreamThreads) stream_rows(const __grid_const
         }
         __syncthreads();
 
-        if (threadIdx.x < kWarp) {
+        if (actions > kNarrowActions) {
+          // A warp to a row.
+          for (int local = threadIdx.x / kWarp; local < together; local += kStreamThreads / kWarp) {
+            const bool there = first + local < args.rows;
+            RowShare share = distill_row<kWarp>(values + local * actions, logits + local * actions, there ? actions : 0,
+                                                there ? weight_of(args, first + local) : 0.0f, numbers);
+            if (args.row0 && first + local != 0) share = out_of_statistic(share);
+            if (threadIdx.x % kWarp == 0) shares[part + local] = share;
+          }
+        } else if (threadIdx.x < kWarp) {
           const int local = threadIdx.x / kPartials;
           const bool there = local < together && first + local < args.rows;
           const float weight = there ? weight_of(args, first + local) : 0.0f;

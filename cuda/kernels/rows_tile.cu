@@ -2,13 +2,15 @@
 // busy.
 //
 // A tile's (row, action) pairs are items, and their q_logits one contiguous piece of memory. It is copied in chunks to
-// two buffers in the warp's own shared memory, each refilled as soon as it has been read. Then a lane (or eight, where
+// buffers in the warp's own shared memory, each refilled as soon as it has been read. Then a lane (or eight, where
 // the atoms are many) walks the atoms of an item; a lane (or four, where tiles are small) reduces the actions of a row;
 // and all lanes write the gradient.
 //
 // Per row of 11 actions and 21 atoms in float32: 924 + 44 bytes read, 44 read and written; 231 + 22 exponentials. An
 // H200 at its copy rate has time for 230 warp instructions a row; an atom takes 6, a row about 120.
 #include <cuda_runtime.h>
+
+#include <type_traits>
 
 #include "device_rows.cuh"
 #include "launch.h"
@@ -20,21 +22,22 @@ namespace qpi::gpu {
 
 namespace {
 
-constexpr int kChunkBuffers = 2;
-constexpr int kSide = kChunkBuffers;  // the buffer of policy logits and gradient
+constexpr int kMaxBuffers = 2;
+constexpr int kSide = kMaxBuffers;  // the buffer of policy logits, gradient and mask
 
 // Byte offsets into a warp's shared memory; the chunks are at 0.
 struct TileLayout {
-  unsigned chunk, logits, grad, values, barriers, total;
+  unsigned chunk, logits, grad, mask, values, barriers, total;
 
-  __host__ __device__ TileLayout(const TileShape& shape, unsigned chunk_items) {
+  __host__ __device__ TileLayout(const TileShape& shape, const TileLaunch& launch) {
     const unsigned items = shape.tile_rows * shape.actions;
-    chunk = round_up_16(chunk_items * shape.atoms * shape.q_bytes);
-    logits = kChunkBuffers * chunk;
+    chunk = round_up_16(launch.chunk_items * shape.atoms * shape.q_bytes);
+    logits = launch.buffers * chunk;
     grad = logits + round_up_16(staged_pi(shape) + items * shape.pi_bytes);
-    values = grad + round_up_16(items * shape.grad_bytes);
+    mask = grad + round_up_16(items * shape.grad_bytes);
+    values = mask + (shape.mask ? round_up_16(items) : 0);
     barriers = values + round_up_16(items * 4);
-    total = barriers + round_up_16(8 * (kChunkBuffers + 1));
+    total = barriers + round_up_16(8 * (kMaxBuffers + 1));
   }
 
   // Half-precision logits go to the upper half of their buffer: they are widened in place.
@@ -71,12 +74,13 @@ struct TileWalk {
 
 template <int Atoms, class Q>
 __global__ void __maxnreg__(sizeof(Q) == 4 || Atoms == 51 ? 168 : 80)
-    tile_rows(const __grid_constant__ RowsArgs args, const __grid_constant__ int chunk_items) {
+    tile_rows(const __grid_constant__ RowsArgs args, const __grid_constant__ TileLaunch launch) {
   extern __shared__ __align__(16) char shared[];
   const int actions = args.actions, atoms = args.atoms;
   const TileShape shape = tile_shape(args);
   const bool read_grad = shape.grad_bytes != 0;
-  const TileLayout at(shape, chunk_items);
+  const TileLayout at(shape, launch);
+  const int chunk_items = launch.chunk_items;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   float* support = reinterpret_cast<float*>(shared);
   char* mine = shared + support_bytes(shape) + warp * at.total;
@@ -114,21 +118,25 @@ __global__ void __maxnreg__(sizeof(Q) == 4 || Atoms == 51 ? 168 : 80)
     }
   };
   char* staged_pi = mine + at.logits + TileLayout::staged_pi(shape);
+  bool staged_mask = false;  // of the tile that was fetched last
   const auto fetch_side = [&](int64_t tile) {
     const unsigned items = items_of(tile);
     const char* pi = static_cast<const char*>(args.pi_logits) + tile * tile_items * shape.pi_bytes;
     const char* grad = static_cast<const char*>(args.pi_grad) + tile * tile_items * shape.grad_bytes;
     const unsigned pi_bytes = items * shape.pi_bytes, grad_bytes = items * shape.grad_bytes;
-    ring.fetch<2>(kSide, whole_chunks(pi, pi_bytes) && whole_chunks(grad, grad_bytes), true,
-                  {staged_pi, mine + at.grad}, {pi, grad}, {pi_bytes, grad_bytes});
+    const uint8_t* mask = args.legal_actions + tile * tile_items;
+    const bool bulk = whole_chunks(pi, pi_bytes) && whole_chunks(grad, grad_bytes);
+    staged_mask = shape.mask && bulk && whole_chunks(mask, items);
+    ring.fetch<3>(kSide, bulk, true, {staged_pi, mine + at.grad, mine + at.mask}, {pi, grad, mask},
+                  {pi_bytes, grad_bytes, staged_mask ? items : 0});
   };
 
   allow_finish_to_start();
-  ring.init(reinterpret_cast<uint64_t*>(mine + at.barriers), kChunkBuffers + 1);
+  ring.init(reinterpret_cast<uint64_t*>(mine + at.barriers), kMaxBuffers + 1);
   __syncwarp();
   look_ahead();
   int fetched = 0;
-  for (; fetched < kChunkBuffers && ahead_items > 0; ++fetched) fetch_chunk(fetched);
+  for (; fetched < launch.buffers && ahead_items > 0; ++fetched) fetch_chunk(fetched);
   if (!now.done()) fetch_side(now.tile);
   // While these are on their way: the ISV and the support.
   const StepNumbers numbers =
@@ -142,7 +150,9 @@ __global__ void __maxnreg__(sizeof(Q) == 4 || Atoms == 51 ? 168 : 80)
   }
 
   const float reciprocal = 1.0f / static_cast<float>(actions);
-  const int lanes_of_row = shape.tile_rows <= kWarp / kPartials ? kPartials : 1;
+  const bool wide =
+      actions > kNarrowActions;  // then a warp works on one row after the other, and keeps a row to a lane
+  const int lanes_of_row = !wide && shape.tile_rows <= kWarp / kPartials ? kPartials : 1;
   const bool plain_logits =
       args.pi_dtype == QPI_FLOAT32 && args.legal_actions == nullptr && args.illegal_below == -kInfinity;
   LaneSum slot_sum;
@@ -172,15 +182,15 @@ __global__ void __maxnreg__(sizeof(Q) == 4 || Atoms == 51 ? 168 : 80)
         for (int item = lane / kLongPartials; item - lane / kLongPartials < here; item += kWarp / kLongPartials) {
           const bool present = item < here;
           const int used = present ? item : 0;
-          const float value = atoms % 2 == 0
-                                  ? reduce_long<true>(q + used * atoms, support_at(base + used), atoms, present)
-                                  : reduce_long<false>(q + used * atoms, support_at(base + used), atoms, present);
+          const Q* of_item = q + used * atoms;
+          const float value = atoms % 2 == 0 ? reduce_long<true>(of_item, support_at(base + used), atoms, present)
+                                             : reduce_long<false>(of_item, support_at(base + used), atoms, present);
           if (present) values[base + item] = value;
         }
       }
       __syncwarp();
       fetch_chunk(buffer);
-      buffer = buffer + 1 < kChunkBuffers ? buffer + 1 : 0;
+      buffer = buffer + 1 < launch.buffers ? buffer + 1 : 0;
     }
 
     ring.wait(kSide);
@@ -188,34 +198,43 @@ __global__ void __maxnreg__(sizeof(Q) == 4 || Atoms == 51 ? 168 : 80)
     if (!plain_logits) {
       with_type(args.pi_dtype, [&](auto type) {
         const auto* pi = reinterpret_cast<const decltype(type)*>(staged_pi);
-        const bool packed_mask = args.legal_stride[0] == actions && args.legal_stride[1] == 1;
-        const uint8_t* legal = args.legal_actions;
+        const auto* mask = reinterpret_cast<const uint8_t*>(mine + at.mask);
 #pragma unroll 2
         for (int base = 0; base < items; base += kWarp) {
           const int item = base + lane;
           float x = 0.0f;
           if (item < items) {
             bool allowed = true;
-            if (legal != nullptr && packed_mask) {
-              allowed = legal[first * actions + item] != 0;
-            } else if (legal != nullptr) {
+            if (staged_mask) {
+              allowed = mask[item] != 0;
+            } else if (args.legal_actions != nullptr) {
               const int row = quotient(item, reciprocal);
               allowed = is_allowed(args, first + row, item - row * actions);
             }
             x = legal_logit(to_float(pi[item]), allowed, args.illegal_below);
           }
-          __syncwarp();  // what is overwritten has been read
+          if constexpr (sizeof type != 4) __syncwarp();  // what is overwritten has been read
           if (item < items) logits[item] = x;
         }
       });
       __syncwarp();
     }
 
-    float* row_values = values + local * actions;
-    float* row_logits = logits + local * actions;
-    RowShare share = lanes_of_row == 1
-                         ? distill_row<1>(row_values, row_logits, there ? actions : 0, weight, numbers)
-                         : distill_row<kPartials>(row_values, row_logits, there ? actions : 0, weight, numbers);
+    RowShare share{};
+    if (wide) {
+      const int rows = static_cast<int>(args.rows - first < args.tile_rows ? args.rows - first : args.tile_rows);
+#pragma unroll 1
+      for (int row = 0; row < rows; ++row) {
+        const RowShare of_row = distill_row<kWarp>(values + row * actions, logits + row * actions, actions,
+                                                   __shfl_sync(kFullWarp, weight, row), numbers);
+        if (lane == row) share = of_row;
+      }
+    } else {
+      float* row_values = values + local * actions;
+      float* row_logits = logits + local * actions;
+      share = lanes_of_row == 1 ? distill_row<1>(row_values, row_logits, there ? actions : 0, weight, numbers)
+                                : distill_row<kPartials>(row_values, row_logits, there ? actions : 0, weight, numbers);
+    }
     if (args.row0 && first + local != 0) share = out_of_statistic(share);
     slot_sum.add(share);
     if (now.last_of_slot()) {
@@ -245,15 +264,17 @@ __global__ void __maxnreg__(sizeof(Q) == 4 || Atoms == 51 ? 168 : 80)
 // costs build time on every GPU.
 template <class Q>
 const void* tile_kernel_of(int64_t atoms) {
-  return atoms == 21   ? reinterpret_cast<const void*>(tile_rows<21, Q>)
-         : atoms == 51 ? reinterpret_cast<const void*>(tile_rows<51, Q>)
-                       : reinterpret_cast<const void*>(tile_rows<0, Q>);
+  if (atoms == 21) return reinterpret_cast<const void*>(tile_rows<21, Q>);
+  if constexpr (!std::is_same_v<Q, __half>) {
+    if (atoms == 51) return reinterpret_cast<const void*>(tile_rows<51, Q>);
+  }
+  return reinterpret_cast<const void*>(tile_rows<0, Q>);
 }
 
 }  // namespace
 
-size_t tile_shared_bytes(const TileShape& shape, int warps, int chunk_items) {
-  return support_bytes(shape) + static_cast<size_t>(warps) * TileLayout(shape, chunk_items).total;
+size_t tile_shared_bytes(const TileShape& shape, int warps, const TileLaunch& launch) {
+  return support_bytes(shape) + static_cast<size_t>(warps) * TileLayout(shape, launch).total;
 }
 
 const void* tile_kernel(qpi_dtype q_dtype, int64_t atoms) {

@@ -75,6 +75,12 @@ static __device__ __noinline__ void stage(char* to, const void* from, unsigned b
   copy_by(to, from, bytes, threadIdx.x % 32, 32);
 }
 
+#if __CUDA_ARCH__ >= 900
+constexpr bool kBulkCopies = true;
+#else
+constexpr bool kBulkCopies = false;
+#endif
+
 // Can the copy engine take this piece?
 __device__ inline bool whole_chunks(const void* from, unsigned bytes) {
   return bytes == 0 || (static_cast<unsigned>(reinterpret_cast<uintptr_t>(from)) | bytes) % 16 == 0;
@@ -128,6 +134,12 @@ class Ring {
 #endif
 #pragma unroll
     for (int i = 0; i < Pieces; ++i) stage(to[i], from[i], bytes[i]);
+  }
+
+  // What another warp of the block has fetched in bulk, once. A __syncthreads must lie behind.
+  __device__ void wait_for(int buffer) {
+    bulk_ |= 1u << buffer;
+    wait(buffer);
   }
 
   // A __syncwarp must follow.

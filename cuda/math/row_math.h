@@ -11,7 +11,7 @@
 //
 // Sums over atoms and over actions are kept in kPartials strided partial sums (item i goes to partial i mod kPartials)
 // and combined pairwise, (0 + 1) + (2 + 3). That order is part of the contract: one thread with four accumulators, four
-// threads with one each, and a SIMD pack of rows all give the same bits. More than kShortAtoms atoms are shared by
+// threads with one each, and a SIMD pack of rows of any width all give the same bits. More than kShortAtoms atoms are shared by
 // eight lanes, two neighbours to a lane: atom z goes to partial z / 2 mod kLongPartials.
 #pragma once
 

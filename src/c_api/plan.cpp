@@ -179,7 +179,7 @@ qpi_status qpi_plan_describe(const qpi_plan* plan, int64_t rows, char* text, siz
     const gpu::Choice choice = gpu::choose(plan->gpu, p, rows);
     written =
         std::snprintf(text, capacity, "GPU %d, %s kernel, %d block(s) of %d threads, %zu bytes of shared memory%s; %s",
-                      p.device, gpu_kernel_name(choice.kernel), choice.blocks, choice.threads, choice.shared_bytes,
+                      p.device, gpu_kernel_name(choice.kernel), choice.blocks, choice.how.threads, choice.how.shared_bytes,
                       choice.whole_step   ? ", the whole step"
                       : plan->gpu.overlap ? ", then the finish kernel, overlapped"
                                           : ", then the finish kernel",

@@ -171,34 +171,40 @@ TileShape shape_of(const qpi_problem& p) {
           bytes(p.q_dtype),
           bytes(p.pi_dtype),
           p.mode == QPI_MODE_WRITE ? 0u : bytes(p.grad_dtype),
-          p.support_stride[0] == 0};
+          p.support_stride[0] == 0,
+          p.legal_stride[0] == p.actions && p.legal_stride[1] == 1};
+}
+
+RowsLaunch launch_of(qpi_kernel kernel, int blocks, const KernelChoice& how, bool whole_step) {
+  return {kernel, blocks, how.threads, how.shared_bytes, {how.chunk_items, how.buffers}, {how.block_rows, whole_step}};
 }
 
 qpi_status measure_choice(qpi_kernel kernel, const qpi_problem& problem, int multiprocessors, KernelChoice* choice) {
   int blocks = 0;
-  const RowsLaunch launch{
-      kernel, 1, choice->threads, choice->shared_bytes, choice->chunk_items, {choice->block_rows, false}};
-  QPI_CUDA_TRY(blocks_per_multiprocessor(launch, problem.q_dtype, problem.atoms, &blocks),
+  QPI_CUDA_TRY(blocks_per_multiprocessor(launch_of(kernel, 1, *choice, false), problem.q_dtype, problem.atoms, &blocks),
                "occupancy of the rows kernel");
   choice->possible = blocks > 0;
   choice->resident_blocks = blocks * multiprocessors;
   return QPI_SUCCESS;
 }
 
-// The tile kernel with as many warps a multiprocessor as its registers and shared memory allow, but a divisor of 24
-// (kStatSlots), and among these with the largest chunks.
-qpi_status measure_tile(const qpi_problem& problem, size_t limit, int multiprocessors, KernelChoice* best) {
+// The tile kernel with so many buffers, as many warps a multiprocessor as its registers and shared memory allow, but a
+// divisor of 24 (kStatSlots), and among these with the largest chunks.
+qpi_status measure_tile(const qpi_problem& problem, int buffers, size_t limit, int multiprocessors,
+                        KernelChoice* best) {
   *best = {};
   const TileShape shape = shape_of(problem);
-  const bool long_atoms = problem.atoms > kShortAtoms;
-  const int unit = long_atoms ? 32 / kLongPartials : 32;
+  const int unit = problem.atoms > kShortAtoms ? 32 / kLongPartials : 32;
   const int tile_items = static_cast<int>(shape.tile_rows * shape.actions);
   for (const int warps : {24, 12, 8, 6, 4, 3, 2, 1}) {
     const int of_block = warps % 4 == 0 ? 4 : warps % 2 == 0 ? 2 : 1;
     for (int units = 4; units > 0; --units) {
       if (units > 1 && (units - 1) * unit >= tile_items) continue;
-      KernelChoice choice{false, 32 * of_block, tile_shared_bytes(shape, of_block, units * unit), 0, units * unit, 0,
-                          0};
+      KernelChoice choice{};
+      choice.threads = 32 * of_block;
+      choice.chunk_items = units * unit;
+      choice.buffers = buffers;
+      choice.shared_bytes = tile_shared_bytes(shape, of_block, {choice.chunk_items, buffers});
       if (choice.shared_bytes > limit) continue;
       QPI_TRY(measure_choice(QPI_KERNEL_TILE, problem, multiprocessors, &choice));
       if (!choice.possible || choice.resident_blocks * of_block < warps * multiprocessors) continue;
@@ -219,7 +225,11 @@ qpi_status measure_block(const qpi_problem& problem, int tiles, size_t limit, in
   const int items = rows * static_cast<int>(problem.actions), lanes = rows * kPartials;
   const int wanted = ((items > lanes ? items : lanes) + 31) / 32 * 32;
   const int threads = wanted > kBlockMaxThreads ? kBlockMaxThreads : wanted < 64 ? 64 : wanted;
-  KernelChoice choice{false, threads, block_shared_bytes(shape, rows), 0, 0, rows, 1};
+  KernelChoice choice{};
+  choice.threads = threads;
+  choice.shared_bytes = block_shared_bytes(shape, rows);
+  choice.block_rows = rows;
+  choice.cluster_blocks = 1;
   const bool fits = problem.atoms <= kShortAtoms && problem.actions <= kBlockMaxActions && rows >= 32 / kPartials &&
                     rows <= kBlockMaxRows && choice.shared_bytes <= limit;
   if (!fits) return QPI_SUCCESS;
@@ -227,8 +237,8 @@ qpi_status measure_block(const qpi_problem& problem, int tiles, size_t limit, in
   if (!choice.possible) return QPI_SUCCESS;
   for (int blocks = kMaxClusterBlocks; clusters && blocks > 1 && choice.cluster_blocks == 1; blocks /= 2) {
     bool room = false;
-    const RowsLaunch launch{QPI_KERNEL_BLOCK, blocks, threads, choice.shared_bytes, 0, {rows, true}};
-    QPI_CUDA_TRY(cluster_fits(launch, problem.q_dtype, problem.atoms, &room), "occupancy of the block kernel");
+    QPI_CUDA_TRY(cluster_fits(launch_of(QPI_KERNEL_BLOCK, blocks, choice, true), problem.q_dtype, problem.atoms, &room),
+                 "occupancy of the block kernel");
     if (room) choice.cluster_blocks = blocks;
   }
   *block = choice;
@@ -254,13 +264,19 @@ qpi_status plan_create(const qpi_problem& problem, bool packed, Plan* plan) {
   QPI_CUDA_TRY(finish_may_overlap(&plan->overlap), "loading the kernels");
   QPI_CUDA_TRY(load_kernels(limit, problem.atoms, plan->overlap), "loading the kernels");
 
-  plan->stream = {true, kStreamThreads, 0, 0, 0, 0, 0};
+  plan->stream = {};
+  plan->stream.threads = kStreamThreads;
   QPI_TRY(measure_choice(QPI_KERNEL_STREAM, problem, multiprocessors, &plan->stream));
   plan->tile = plan->block[0] = plan->block[1] = {};
   // Far beyond shared memory the kernels' 32-bit sizes would wrap.
   constexpr int64_t kMaxRow = 1 << 16;
   if (packed && problem.actions * problem.atoms <= kMaxRow) {
-    QPI_TRY(measure_tile(problem, limit, multiprocessors, &plan->tile));
+    QPI_TRY(measure_tile(problem, 2, limit, multiprocessors, &plan->tile));
+    // Few warps are better off with a chunk at a time, if that makes more of them.
+    KernelChoice single;
+    QPI_TRY(measure_tile(problem, 1, limit, multiprocessors, &single));
+    const auto warps = [](const KernelChoice& choice) { return choice.resident_blocks * choice.threads / 32; };
+    if (warps(plan->tile) < 8 * multiprocessors && warps(single) > warps(plan->tile)) plan->tile = single;
     // Below four warps a multiprocessor nothing hides the latencies.
     const bool starved = plan->tile.resident_blocks * plan->tile.threads < 4 * 32 * multiprocessors;
     if (starved && problem.kernel == QPI_KERNEL_AUTO) plan->tile.possible = false;
@@ -294,46 +310,22 @@ Choice choose(const Plan& plan, const qpi_problem& problem, int64_t rows) {
     for (const KernelChoice& block : plan.block) {
       const int64_t blocks = block.possible ? (rows + block.block_rows - 1) / block.block_rows : INT64_MAX;
       if (blocks > block.cluster_blocks || blocks > limit) continue;
-      return {QPI_KERNEL_BLOCK,
-              static_cast<int>(blocks),
-              block.threads,
-              block.shared_bytes,
-              0,
-              block.block_rows,
-              true,
+      return {QPI_KERNEL_BLOCK, static_cast<int>(blocks), block, true,
               forced ? "asked for" : "packed arrays, and few enough rows for one launch"};
     }
-    if (plan.block[0].possible && tiles <= plan.block[0].resident_blocks && tiles <= limit) {
-      return {QPI_KERNEL_BLOCK,
-              static_cast<int>(tiles),
-              plan.block[0].threads,
-              plan.block[0].shared_bytes,
-              0,
-              plan.block[0].block_rows,
-              false,
-              forced ? "asked for" : "packed arrays, and every tile has a block"};
+    if (plan.block[0].possible && tiles <= 2 * plan.block[0].resident_blocks && tiles <= limit) {
+      return {QPI_KERNEL_BLOCK, static_cast<int>(tiles), plan.block[0], false,
+              forced ? "asked for" : "packed arrays, and the GPU holds a block for every other tile at least"};
     }
   }
   if (problem.kernel != QPI_KERNEL_STREAM && plan.tile.possible) {
     const int warps = plan.tile.threads / 32;
     const int wanted = at_most((slots + warps - 1) / warps, plan.tile.resident_blocks);
-    return {QPI_KERNEL_TILE,
-            at_most(wanted, limit),
-            plan.tile.threads,
-            plan.tile.shared_bytes,
-            plan.tile.chunk_items,
-            0,
-            false,
+    return {QPI_KERNEL_TILE, at_most(wanted, limit), plan.tile, false,
             forced ? "asked for" : "packed arrays whose tiles fit in shared memory"};
   }
   const int wanted = at_most(slots, plan.stream.resident_blocks);
-  return {QPI_KERNEL_STREAM,
-          at_most(wanted, limit),
-          plan.stream.threads,
-          plan.stream.shared_bytes,
-          0,
-          0,
-          false,
+  return {QPI_KERNEL_STREAM, at_most(wanted, limit), plan.stream, false,
           forced ? "asked for" : "strided arrays, or tiles too large for shared memory"};
 }
 
@@ -343,8 +335,7 @@ qpi_status run(const Plan& plan, int32_t device, const Choice& choice, const Row
                qpi_stream_t stream) {
   DeviceGuard guard;
   QPI_TRY(guard.enter(device));
-  const RowsLaunch launch{choice.kernel,       choice.blocks,      choice.threads,
-                          choice.shared_bytes, choice.chunk_items, {choice.block_rows, choice.whole_step}};
+  const RowsLaunch launch = launch_of(choice.kernel, choice.blocks, choice.how, choice.whole_step);
   QPI_CUDA_TRY(launch_rows(rows, finish, launch, stream), "launching the rows kernel");
   if (choice.whole_step) return QPI_SUCCESS;
   QPI_CUDA_TRY(launch_finish(finish, plan.overlap, stream), "launching the finish kernel");

@@ -14,10 +14,10 @@ struct KernelChoice {
   bool possible;
   int threads;
   size_t shared_bytes;
-  int resident_blocks;  // on the whole GPU
-  int chunk_items;      // of the tile kernel
-  int block_rows;       // of the block kernel
-  int cluster_blocks;   // of the block kernel: the most in one cluster
+  int resident_blocks;       // on the whole GPU
+  int chunk_items, buffers;  // of the tile kernel
+  int block_rows;            // of the block kernel
+  int cluster_blocks;        // of the block kernel: the most in one cluster
 };
 
 struct Plan {
@@ -29,12 +29,11 @@ struct Plan {
 
 qpi_status plan_create(const qpi_problem& problem, bool packed, Plan* plan);
 
-// Which kernel, grid and block a call with this many rows gets.
+// Which kernel and grid a call with this many rows gets.
 struct Choice {
   qpi_kernel kernel;
-  int blocks, threads;
-  size_t shared_bytes;
-  int chunk_items, block_rows;
+  int blocks;
+  KernelChoice how;
   bool whole_step;  // in one launch
   const char* why;
 };
