@@ -389,6 +389,10 @@ QPI_API qpi_status qpi_step(const qpi_plan* plan, const qpi_isv* isv, const qpi_
 /* Every check that qpi_step makes, and where each pointer lives as well (QPI_CHECK_POINTERS); launches nothing. */
 QPI_API qpi_status qpi_batch_check(const qpi_plan* plan, const qpi_isv* isv, const qpi_batch* batch);
 
+/* What QPI_CHECK_POINTERS asks, of one address: is it memory that `device` can use as its own? The error calls it
+ * `name`. On the CPU every address but NULL passes. */
+QPI_API qpi_status qpi_memory_check(int32_t device, const char* name, const void* memory);
+
 /* ---- its parts -----------------------------------------------------------------------------------------------------
  * qpi_step = qpi_accumulate + qpi_commit, in fewer launches. Apart, they let micro-batches, the heads of a
  * multi-discrete action space (a plan each) or the ranks of a data-parallel job count as one observation. */

@@ -69,9 +69,14 @@ int main(void) {
   batch.support = support;
   batch.pi_grad = pi_grad;
 
+  /* The arrays stay where they are: their checks and the preparation are paid once. With arrays that move, fill the
+   * batch anew and call qpi_step(plan, &isv, &batch, stream). */
+  qpi_bound* bound;
+  check(qpi_bind(plan, &isv, &batch, &bound));
+
   for (int step = 0; step < STEPS; ++step) {
     memset(pi_grad, 0, sizeof pi_grad); /* in a real agent: the policy gradient is already in it */
-    check(qpi_step(plan, &isv, &batch, NULL));
+    check(qpi_bound_step(bound, NULL));
     for (int b = 0; b < ROWS; ++b)
       for (int a = 0; a < ACTIONS; ++a) pi_logits[b][a] -= 0.5f * pi_grad[b][a];
     if (step % 40 == 0)
@@ -82,6 +87,7 @@ int main(void) {
   for (int b = 0; b < ROWS; ++b) agree += argmax(pi_logits[b]) == b % ACTIONS;
   printf("critic and policy agree on %d of %d states\n", agree, (int)ROWS);
 
+  qpi_bound_destroy(bound);
   qpi_plan_destroy(plan);
   free(isv.workspace);
   free(isv.slots);

@@ -72,4 +72,15 @@ qpi_status qpi_batch_check(const qpi_plan* plan, const qpi_isv* isv, const qpi_b
   return check_memory(*plan, *isv, *batch, nullptr);
 }
 
+qpi_status qpi_memory_check(int32_t device, const char* name, const void* memory) {
+  if (name == nullptr) return fail(QPI_ERROR_POINTER, "name is NULL");
+  if (device < QPI_DEVICE_CPU) {
+    return fail(QPI_ERROR_VALUE, "device is %" PRId32 "; expected the ordinal of a GPU, or -1 for the CPU", device);
+  }
+  if (memory == nullptr) return fail(QPI_ERROR_POINTER, "%s is NULL", name);
+  if (device == QPI_DEVICE_CPU) return QPI_SUCCESS;
+  const gpu::NamedPointer pointer{name, memory};
+  return gpu::check_pointers(device, &pointer, 1);
+}
+
 }  // extern "C"

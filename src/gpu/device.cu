@@ -52,6 +52,7 @@ struct Driver {
   CUresult (*get_current)(CUcontext*) = nullptr;
   CUresult (*set_current)(CUcontext) = nullptr;
   CUresult (*get_device)(CUdevice*) = nullptr;
+  CUresult (*pointer_attributes)(unsigned, CUpointer_attribute*, void**, CUdeviceptr) = nullptr;
   bool loaded = false;
 };
 
@@ -72,7 +73,8 @@ const Driver& driver() {
   static const Driver instance = [] {
     Driver d;
     d.loaded = find("cuInit", &d.init) && find("cuCtxGetCurrent", &d.get_current) &&
-               find("cuCtxSetCurrent", &d.set_current) && find("cuCtxGetDevice", &d.get_device);
+               find("cuCtxSetCurrent", &d.set_current) && find("cuCtxGetDevice", &d.get_device) &&
+               find("cuPointerGetAttributes", &d.pointer_attributes);
     return d;
   }();
   return instance;
@@ -384,16 +386,25 @@ qpi_status check_pointers(int32_t device, const NamedPointer* pointers, int coun
   QPI_TRY(guard.enter(device));
   for (int i = 0; i < count; ++i) {
     if (pointers[i].pointer == nullptr) continue;
-    cudaPointerAttributes attributes{};
-    QPI_CUDA_TRY(cudaPointerGetAttributes(&attributes, pointers[i].pointer), pointers[i].name);
-    if (attributes.type == cudaMemoryTypeManaged) continue;
-    if (attributes.type != cudaMemoryTypeDevice) {
+    // One question to the driver; the runtime's cudaPointerGetAttributes asks several. Of memory that CUDA does not
+    // know, the type stays 0.
+    CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                   CU_POINTER_ATTRIBUTE_IS_MANAGED};
+    unsigned type = 0;
+    int ordinal = -1;
+    bool managed = false;
+    void* answers[] = {&type, &ordinal, &managed};
+    const auto address = reinterpret_cast<CUdeviceptr>(pointers[i].pointer);
+    // The numbers of CUresult are those of cudaError_t.
+    QPI_CUDA_TRY(static_cast<int>(driver().pointer_attributes(3, asked, answers, address)), pointers[i].name);
+    if (managed) continue;
+    if (type != CU_MEMORYTYPE_DEVICE) {
       return fail(QPI_ERROR_POINTER, "%s is %p, which is host memory; expected memory of GPU %" PRId32,
                   pointers[i].name, pointers[i].pointer, device);
     }
-    if (attributes.device != device) {
+    if (ordinal != device) {
       return fail(QPI_ERROR_POINTER, "%s is %p, memory of GPU %d; expected memory of GPU %" PRId32, pointers[i].name,
-                  pointers[i].pointer, attributes.device, device);
+                  pointers[i].pointer, ordinal, device);
     }
   }
   return QPI_SUCCESS;

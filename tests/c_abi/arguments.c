@@ -300,6 +300,17 @@ static void allowed_aliases(fixture* f) {
 }
 
 /* Sizes whose product leaves 64 bits, or that a 32-bit index would wrap: refused, or not confused with a small one. */
+/* Where one address lives; tests/gpu asks of a GPU's. */
+static void memory(fixture* f) {
+  float one;
+  OK(qpi_memory_check(QPI_DEVICE_CPU, "one", &one));
+  FAILS(f, QPI_ERROR_POINTER, "one is NULL", qpi_memory_check(QPI_DEVICE_CPU, "one", NULL));
+  FAILS(f, QPI_ERROR_POINTER, "one is NULL", qpi_memory_check(0, "one", NULL));
+  FAILS(f, QPI_ERROR_POINTER, "name", qpi_memory_check(QPI_DEVICE_CPU, NULL, &one));
+  FAILS(f, QPI_ERROR_VALUE, "device is -2", qpi_memory_check(-2, "one", &one));
+  FAILS(f, QPI_ERROR_NO_DEVICE, "", qpi_memory_check(4096, "one", &one));
+}
+
 static void sizes(fixture* f) {
   qpi_problem problem = f->problem;
   qpi_batch batch = f->batch;
@@ -371,6 +382,7 @@ int main(void) {
   wrong_plan(&f);
   every_batch_call(&f);
   allowed_aliases(&f);
+  memory(&f);
   sizes(&f);
   seed(&f);
   fixture_close(&f);

@@ -1,5 +1,6 @@
 """Devices and contexts: whose GPU it is, what stays as it was, and processes that fork or cannot compile."""
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -7,10 +8,10 @@ import textwrap
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 
 import qpi_distill as qpi
-from stepping import arguments, distiller, frozen, make_isv, random_problem
+from stepping import arguments, distiller, frozen, make_isv, random_problem, run
 
 SMOKE_GRAD = [[0.575210383, 0, -0.575210383]]
 Q = np.array([[[0, -40], [0, 0], [0, 40]]], np.float32)
@@ -205,6 +206,71 @@ def test_host_memory_passed_as_device_memory(gpu):
     with pytest.raises((BufferError, ValueError, TypeError), match="pi_logits"):
         distiller(isv, problem).step(q, problem.pi, grad, stream=gpu.stream)
     assert isv.read(stream=gpu.stream).observations == 0
+
+
+class Interface:
+    """Memory that does not say on which GPU it is, or whether on any."""
+
+    def __init__(self, array, address):
+        self.owner = array
+        self.__cuda_array_interface__ = {
+            "shape": array.shape,
+            "typestr": array.dtype.str,
+            "data": (address, False),
+            "version": 3,
+        }
+
+
+@pytest.mark.parametrize("name", ["q_logits", "pi_logits", "pi_grad", "legal_actions", "row_weights", "grad_scale"])
+def test_arrays_that_do_not_say_where_they_are(gpu, name):
+    """The driver is asked of each of them: the one in host memory is named, and nothing is launched."""
+    problem = random_problem(np.random.default_rng(1), 20, masked=True, weighted=True, grad_scale=0.5)
+    isv = make_isv(gpu)
+    op = distiller(isv, problem)
+    arrays = {
+        "q_logits": problem.q,
+        "pi_logits": problem.pi,
+        "pi_grad": problem.grad,
+        "legal_actions": problem.legal,
+        "row_weights": problem.weights,
+        "grad_scale": np.full(1, 0.5, np.float32),
+    }
+    there = {key: gpu.put(array) for key, array in arrays.items()}
+    shown = {key: Interface(array, there[key].address) for key, array in arrays.items()}
+    lie = Interface(arrays[name], arrays[name].ctypes.data)
+    gpu.sync()
+    wrong = rf"^{name} is 0x[0-9a-f]+, which is host memory; expected memory of GPU 0"
+    for call in (op.step, op.accumulate, op.distill_grad):
+        with pytest.raises(BufferError, match=wrong):
+            call(**{**shown, name: lie}, stream=gpu.stream)
+    assert_array_equal(gpu.get(there["pi_grad"]), problem.grad)
+    op.step(**shown, stream=gpu.stream)
+    assert isv.read(stream=gpu.stream).observations == 1
+
+
+def test_pinned_and_managed_memory_that_does_not_say_where_it_is(gpu):
+    """Managed memory is every GPU's own; pinned memory is the host's, though a GPU can reach it."""
+    driver = pytest.importorskip("cuda.bindings.driver")
+    call = pytest.importorskip("cuda_driver").call
+    problem = random_problem(np.random.default_rng(2), 20)
+    isv = make_isv(gpu)
+    op = distiller(isv, problem)
+    (q, _, grad), keywords = arguments(gpu, problem)
+    size = problem.pi.nbytes
+    managed = call(driver.cuMemAllocManaged, size, driver.CUmemAttach_flags.CU_MEM_ATTACH_GLOBAL.value)
+    pinned = call(driver.cuMemHostAlloc, size, 0)
+    try:
+        ctypes.memmove(int(managed), problem.pi.ctypes.data, size)
+        ctypes.memmove(int(pinned), problem.pi.ctypes.data, size)
+        with pytest.raises(BufferError, match=r"^pi_logits is 0x[0-9a-f]+, which is host memory"):
+            op.step(q, Interface(problem.pi, int(pinned)), grad, **keywords)
+        op.step(q, Interface(problem.pi, int(managed)), grad, **keywords)
+        assert isv.read(stream=gpu.stream).observations == 1
+        want = run(gpu, problem, isv=make_isv(gpu), call="step").grad
+        assert_array_equal(gpu.get(grad), want)
+    finally:
+        call(driver.cuMemFree, managed)
+        call(driver.cuMemFreeHost, pinned)
 
 
 # ---- two GPUs -----------------------------------------------------------------------------------------------------

@@ -98,6 +98,38 @@ def test_a_bound_step_can_be_captured(gpu, driver):
     out[0].close()
 
 
+def test_a_graph_outlives_the_making_of_many_plans(gpu, driver):
+    """A graph holds what its plan chose, and no plan is ever given up: others come, and the replay stays the call."""
+    problem = random_problem(np.random.default_rng(4), 40, 5, 9, weighted=True, masked=True)
+    isv = make_isv(gpu)
+    op = distiller(isv, problem)
+    (q, pi, grad), keywords = arguments(gpu, problem)
+    stream = keywords.pop("stream")
+    bound = op.bind(q, pi, grad, **keywords)
+    gpu.sync()
+    with driver.capture(gpu.stream) as out:
+        bound.step(stream)
+    del bound
+    plans = op.plan_count
+    scratch = gpu.put(np.zeros((40, 5), np.float32))
+    for more in range(1, 101):
+        wide = np.zeros((40, 5 + more), np.float32)
+        wide[:, :5] = problem.pi
+        op.accumulate(q, gpu.put(wide[:, :5]), scratch, **keywords, stream=stream)
+    assert op.plan_count == plans + 100
+    op.discard(stream)
+    for _ in range(3):
+        out[0].launch(gpu.stream)
+    other, want = make_isv(gpu), problem.grad
+    for _ in range(3):
+        problem.grad = want
+        outcome = run(gpu, problem, isv=other, call="step")
+        want = outcome.grad
+    assert_same_bits(gpu.get(grad), want)
+    assert frozen(isv.read(stream=gpu.stream)) == frozen(outcome.values)
+    out[0].close()
+
+
 def test_a_s2_strided_input_during_capture(gpu, driver):
     """Not seen before by this operator: it works, or it raises before anything is enqueued."""
     problem = random_problem(np.random.default_rng(1), 20, 5, 9)

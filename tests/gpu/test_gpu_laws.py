@@ -60,6 +60,30 @@ def test_replays_are_recorded(gpu, driver, rows, kernel):
     out[0].close()
 
 
+@pytest.mark.parametrize(("rows", "kernel"), [(20, "block"), (20, "stream"), (3000, "tile")])
+def test_a_bound_call_sees_recorders_come_and_go(gpu, rows, kernel):
+    """Prepared without a ring, it writes into one that was attached later, into the next one, and into none."""
+    problem = random_problem(np.random.default_rng(2), rows, 11, 21)
+    isv = qpi.ISV(device=gpu.device)
+    (q, pi, grad), keywords = arguments(gpu, problem)
+    stream = keywords.pop("stream")
+    bound = distiller(isv, problem, kernel=kernel).bind(q, pi, grad, **keywords)
+    bound.step(stream)
+    for capacity, commits in ((8, [2, 3]), (2, [5, 6])):
+        recorder = qpi.Recorder(isv, capacity)
+        bound.step(stream)
+        bound.step(stream)
+        records = recorder.drain(stream=gpu.stream)
+        values = isv.read(stream=gpu.stream).raw
+        assert_array_equal(records["commits"], commits)
+        assert_array_equal(records["rows_last"], rows)
+        for name in records.dtype.names:
+            assert records[name][-1] == values[name], name
+        recorder.close()
+        bound.step(stream)
+    assert isv.read(stream=gpu.stream).raw["commits"] == 7
+
+
 def test_draining_is_refused_during_capture(gpu, driver):
     problem = random_problem(np.random.default_rng(1), 20, 5, 9)
     isv = qpi.ISV(device=gpu.device)

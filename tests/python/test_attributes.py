@@ -18,6 +18,7 @@ from qpi_distill import adapters
 from qpi_distill._arrays import current_stream, describe
 
 BASE = 0x7F0000001000
+PER_THREAD = "CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM"
 DTYPES = ["float32", "float16", "float64", "int8", "int32", "int64", "uint8", "uint32", "bool", ml_dtypes.bfloat16]
 
 
@@ -93,6 +94,61 @@ def cupy(monkeypatch):
     return module
 
 
+class DevicePointer:
+    """cuda.bindings' CUdeviceptr: a number, and no ctypes pointer."""
+
+    def __init__(self, address):
+        self.address = address
+
+    def __int__(self):
+        return self.address
+
+
+class MemoryPointer:
+    """Memory of Numba with cuda.bindings; `asked` counts the ctypes pointers that it made."""
+
+    def __init__(self, address):
+        self.device_pointer, self.asked = DevicePointer(address), 0
+
+    @property
+    def device_ctypes_pointer(self):
+        self.asked += 1
+        return ctypes.c_size_t(int(self.device_pointer))
+
+
+class OwnedPointer:
+    """A counted reference to such memory, which keeps the ctypes pointer and passes on what else it is asked."""
+
+    def __init__(self, memory):
+        self._view = memory
+        self.device_ctypes_pointer = memory.device_ctypes_pointer
+
+    def __getattr__(self, name):
+        return getattr(self._view, name)
+
+
+class CtypesMemory:
+    """Memory of Numba's own target without cuda.bindings."""
+
+    def __init__(self, address):
+        self.device_pointer = ctypes.c_void_p(address)
+
+    @property
+    def device_ctypes_pointer(self):
+        return self.device_pointer
+
+
+class BindingsMemory:
+    """Memory of Numba's own target with cuda.bindings, which gives no ctypes pointer at all."""
+
+    def __init__(self, address):
+        self.device_pointer = DevicePointer(address)
+
+    @property
+    def device_ctypes_pointer(self):
+        return self.device_pointer
+
+
 class NumbaStream:
     """`handle` is a driver object whose integer value is 0 for the default stream."""
 
@@ -109,27 +165,29 @@ class NumbaStream:
 @pytest.fixture
 def numba(monkeypatch):
     """Modules that look like Numba's: `DeviceNDArray`, and `derived`, a subclass of it."""
-    module = SimpleNamespace(reads=Reads())
+    module = SimpleNamespace(reads=Reads(), default_streams=0)
 
     class DeviceNDArray:
-        def __init__(self, shape, dtype, strides=None, address=BASE, stream=0):
+        def __init__(self, shape, dtype, strides=None, address=BASE, stream=0, memory=None):
             self.shape, self.dtype = tuple(shape), np.dtype(dtype)
             self.strides = strides or tuple(self.dtype.itemsize * math.prod(shape[i + 1 :]) for i in range(len(shape)))
             self.size = math.prod(shape)
-            self.gpu_data = SimpleNamespace(device_ctypes_pointer=ctypes.c_void_p(address if self.size else None))
+            address = address if self.size else 0
+            self.gpu_data = memory(address) if memory else OwnedPointer(MemoryPointer(address))
             self.stream = stream
 
         @property
         def device_ctypes_pointer(self):
-            return self.gpu_data.device_ctypes_pointer
+            return self.gpu_data.device_ctypes_pointer if self.gpu_data is not None else ctypes.c_void_p(0)
 
         @property
         def __cuda_array_interface__(self):
             module.reads.interface += 1
+            pointer = self.device_ctypes_pointer
             return {
                 "shape": self.shape,
                 "strides": None if contiguous(self.shape, self.strides, self.dtype.itemsize) else self.strides,
-                "data": (self.device_ctypes_pointer.value or 0, False),
+                "data": (getattr(pointer, "value", None) or getattr(pointer, "address", 0), False),
                 "typestr": typestr(self.dtype),
                 "stream": int(self.stream) if self.stream != 0 else None,
                 "version": 3,
@@ -142,8 +200,26 @@ def numba(monkeypatch):
     derived.__module__ = "elsewhere"
     module.DeviceNDArray, module.derived = DeviceNDArray, derived
     monkeypatch.setitem(sys.modules, "numba.cuda.cudadrv.devicearray", module)
-    monkeypatch.setitem(sys.modules, "numba.cuda", SimpleNamespace(default_stream=lambda: NumbaStream(0)))
+    config = SimpleNamespace(CUDA_PER_THREAD_DEFAULT_STREAM=0)
+    module.driver = SimpleNamespace(MemoryPointer=MemoryPointer, config=config)
+    monkeypatch.setitem(sys.modules, "numba.cuda.cudadrv.driver", module.driver)
+
+    def default_stream():
+        module.default_streams += 1
+        return NumbaStream(0)
+
+    monkeypatch.setitem(sys.modules, "numba.cuda", SimpleNamespace(default_stream=default_stream))
+    monkeypatch.delenv(PER_THREAD, raising=False)
     return module
+
+
+KINDS_OF_MEMORY = {
+    "plain": MemoryPointer,
+    "owned": lambda address: OwnedPointer(MemoryPointer(address)),
+    "ctypes": CtypesMemory,
+    "bindings": BindingsMemory,
+    "none": lambda address: None,
+}
 
 
 def seen(array, **options):
@@ -180,12 +256,15 @@ def test_cupy_attributes_say_what_the_interface_says(cupy, layout, stream, outpu
 
 
 @fixtures_are_kept
-@hypothesis.given(layout=layouts(), stream=st.sampled_from([None, 0, 1, 2, 0xBEEF]), output=st.booleans())
-def test_numba_attributes_say_what_the_interface_says(numba, layout, stream, output):
-    shape, dtype, strides, address = layout
-    bound = 0 if stream is None else NumbaStream(stream)
-    own = seen(numba.DeviceNDArray(shape, dtype, strides, address, bound), output=output)
-    assert own == seen(numba.derived(shape, dtype, strides, address, bound), output=output)
+@hypothesis.given(
+    layout=layouts(),
+    stream=st.sampled_from([None, 0, 1, 2, 0xBEEF]),
+    memory=st.sampled_from(list(KINDS_OF_MEMORY)),
+    output=st.booleans(),
+)
+def test_numba_attributes_say_what_the_interface_says(numba, layout, stream, memory, output):
+    options = (*layout, 0 if stream is None else NumbaStream(stream), KINDS_OF_MEMORY[memory])
+    assert seen(numba.DeviceNDArray(*options), output=output) == seen(numba.derived(*options), output=output)
 
 
 def test_the_interface_is_asked_once_whether_it_names_a_stream(cupy):
@@ -194,9 +273,49 @@ def test_the_interface_is_asked_once_whether_it_names_a_stream(cupy):
     assert cupy.reads.interface == 1
 
 
-def test_numba_is_never_asked_for_the_interface(numba):
-    assert describe(numba.DeviceNDArray((2, 3), "float32"), device=0).ordinal == -2
+@pytest.mark.parametrize("memory", ["plain", "owned", "ctypes"])
+def test_numba_is_not_asked_for_the_interface(numba, memory):
+    array = numba.DeviceNDArray((2, 3), "float32", memory=KINDS_OF_MEMORY[memory])
+    assert describe(array, device=0).ordinal == -2
     assert numba.reads.interface == 0
+
+
+def test_plain_memory_of_numba_makes_no_ctypes_pointer(numba):
+    array = numba.DeviceNDArray((2, 3), "float32", memory=MemoryPointer)
+    assert describe(array, device=0).address == BASE
+    assert array.gpu_data.asked == 0
+
+
+@pytest.mark.parametrize(("setting", "handle"), [(None, 1), ("0", 1), ("1", 2), ("2", 2), ("yes", 1)])
+def test_the_default_stream_of_numba_with_cuda_python(numba, monkeypatch, setting, handle):
+    if setting is not None:
+        monkeypatch.setenv(PER_THREAD, setting)
+    numba.driver.config.CUDA_PER_THREAD_DEFAULT_STREAM = 2 - handle  # is not asked
+    assert current_stream([numba.DeviceNDArray((2,), "float32") for _ in range(5)], 0) == (handle, None)
+    assert numba.default_streams == 0
+
+
+@pytest.mark.parametrize(("setting", "handle"), [(0, 1), (1, 2)])
+def test_the_default_stream_of_numba_with_ctypes(numba, monkeypatch, setting, handle):
+    monkeypatch.setenv(PER_THREAD, str(1 - setting))  # is not asked
+    numba.driver.USE_NV_BINDING = False
+    numba.driver.config.CUDA_PER_THREAD_DEFAULT_STREAM = setting
+    assert current_stream([numba.DeviceNDArray((2,), "float32", memory=CtypesMemory)], 0) == (handle, None)
+    assert numba.default_streams == 0
+
+
+def test_numba_whose_driver_is_elsewhere_is_asked_for_its_default_stream(numba, monkeypatch):
+    monkeypatch.delitem(sys.modules, "numba.cuda.cudadrv.driver")
+    handle, owner = current_stream([numba.DeviceNDArray((2,), "float32")], 0)
+    assert (handle, type(owner), numba.default_streams) == (1, NumbaStream, 1)
+
+
+@pytest.mark.parametrize("number", [1, 2, 0xBEEF])
+def test_the_stream_that_an_array_of_numba_is_bound_to(numba, monkeypatch, number):
+    monkeypatch.setenv(PER_THREAD, "1")
+    stream = NumbaStream(number)
+    assert current_stream([numba.DeviceNDArray((2,), "float32", stream=stream)], 0) == (number, stream)
+    assert numba.default_streams == 0
 
 
 def test_cupy_that_exports_no_stream(cupy):

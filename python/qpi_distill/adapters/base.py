@@ -69,6 +69,34 @@ class Adapter:
         """
         return None
 
+    def default_stream(self, cls: type) -> int:
+        """Return where the library works on arrays that are bound to no stream, or 0 where that may change.
+
+        Asked of a library's own class alone, whose arrays say in attribute `stream` what they are bound to: 0, or a
+        stream object.
+
+        Parameters
+        ----------
+        cls : type
+            The library's own class of arrays.
+
+        Returns
+        -------
+        int
+            1, the legacy default stream, or 2, the per-thread one.
+        """
+        return 0
+
+    def plain_memory(self, cls: type) -> type | None:
+        """Return the library's class of memory whose attribute `device_pointer` is an address as an integer, or None.
+
+        Parameters
+        ----------
+        cls : type
+            The library's own class of arrays.
+        """
+        return None
+
     def exported(self, array: Any) -> Any:
         """Return the object whose `__dlpack__` is to be called for an array."""
         return array

@@ -29,6 +29,8 @@ cdef class Framework:
     cdef Attributes attributes  # of the library whose own class this is
     cdef int names_stream  # whether its __cuda_array_interface__ names a stream; -1: not asked yet
     cdef object ask_stream  # the library's function from ordinal to current stream, with attribute ptr; or None
+    cdef uintptr_t default_stream  # where arrays that are bound to no stream are worked on; 0: to be asked each time
+    cdef object plain_memory  # the library's class of memory whose attribute device_pointer is an address; or None
     cdef readonly object adapter
 
     cdef object current_stream(self, object array, int32_t device, uintptr_t* handle)

@@ -352,7 +352,7 @@ cdef bint _read_own(object obj, Framework framework, Reader* reader, Array* out)
     if framework is None or framework.attributes == NO_ATTRIBUTES or reader.device < 0:
         return False
     return read_attributes(
-        framework.attributes, obj, reader.device, _producer_stream(obj, framework, reader), out)
+        framework.attributes, obj, reader.device, _producer_stream(obj, framework, reader), framework.plain_memory, out)
 
 
 cdef object read_array(object obj, str name, bint output, Reader* reader, Array* out):
@@ -425,6 +425,8 @@ cdef Framework framework_of(object array):
         if framework.adapter.owns(cls):
             framework.attributes = {"cupy": CUPY_ATTRIBUTES, "numba": NUMBA_ATTRIBUTES}[framework.adapter.name]
             framework.ask_stream = framework.adapter.ask_stream()
+            framework.default_stream = framework.adapter.default_stream(cls)
+            framework.plain_memory = framework.adapter.plain_memory(cls)
     return <Framework> _frameworks.setdefault(cls, framework)
 
 
@@ -448,6 +450,11 @@ cdef class Framework:
             if handle[0] == 0:
                 handle[0] = LEGACY_STREAM
             return owner
+        if self.default_stream:
+            bound = array.stream if array is not None else 0
+            if type(bound) is int and bound == 0:
+                handle[0] = self.default_stream
+                return None
         owner = self.adapter.current_stream(array, device)
         if owner is None:
             return None

@@ -26,16 +26,23 @@ ctypedef struct Joins:
     int count
     uintptr_t[MAX_ARRAYS] streams  # of producers that have to be ordered with ours
 
+# An array that did not say on which GPU it is.
+ctypedef struct Unplaced:
+    int position
+    const void* data
+
 ctypedef struct Call:
     qpi_batch batch
     const qpi_plan* plan
-    bint verify  # an array did not say on which GPU it is
+    int unplaced_count
+    Unplaced[MAX_ARRAYS] unplaced
     Joins joins
 
 cdef void collect(PyObject** arrays, object q, object pi, object grad, object legal, object weights,
                   object scale) noexcept
 cdef int no_stream(object stream) except -1
-cdef void note_array(const Array* array, Call* call) noexcept
+cdef void note_stream(const Array* array, Joins* joins) noexcept
+cdef void note_array(const Array* array, int position, Call* call) noexcept
 cdef int join(int32_t device, const Joins* joins, uintptr_t stream, bint after) except -1
 cdef int launch(int what, Isv isv, const Call* call, uintptr_t stream, uintptr_t record) except -1
 cdef int launch_bound(int what, int32_t device, const qpi_bound* bound, const Joins* joins,

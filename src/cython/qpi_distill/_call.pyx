@@ -10,18 +10,22 @@ from qpi_distill._strided cimport GPU_UNKNOWN, Array
 from qpi_distill.c_api cimport (
     QPI_SUCCESS,
     qpi_accumulate,
-    qpi_batch_check,
     qpi_bound,
     qpi_bound_accumulate,
     qpi_bound_distill_grad,
     qpi_bound_step,
     qpi_distill_grad,
     qpi_measure,
+    qpi_memory_check,
     qpi_record,
     qpi_status,
     qpi_step,
     qpi_stream_t,
 )
+
+# What error messages call the arrays, by position.
+cdef (const char*)[MAX_ARRAYS] _NAMES
+_NAMES[:] = [b"q_logits", b"pi_logits", b"pi_grad", b"legal_actions", b"row_weights", b"grad_scale"]
 
 
 cdef void collect(PyObject** arrays, object q, object pi, object grad, object legal, object weights,
@@ -42,18 +46,25 @@ cdef int no_stream(object stream) except -1:
     return 0
 
 
-cdef void note_array(const Array* array, Call* call) noexcept:
-    """Remember what an array asks of the launch."""
+cdef void note_stream(const Array* array, Joins* joins) noexcept:
+    """Remember the stream that an array's producer works on."""
     cdef int i
-    if array.device == GPU_UNKNOWN:
-        call.verify = True
     if array.stream == 0:
         return
-    for i in range(call.joins.count):
-        if call.joins.streams[i] == array.stream:
+    for i in range(joins.count):
+        if joins.streams[i] == array.stream:
             return
-    call.joins.streams[call.joins.count] = array.stream
-    call.joins.count += 1
+    joins.streams[joins.count] = array.stream
+    joins.count += 1
+
+
+cdef void note_array(const Array* array, int position, Call* call) noexcept:
+    """Remember what an array asks of the launch."""
+    note_stream(array, &call.joins)
+    if array.device == GPU_UNKNOWN:
+        call.unplaced[call.unplaced_count].position = position
+        call.unplaced[call.unplaced_count].data = array.data
+        call.unplaced_count += 1
 
 
 cdef int join(int32_t device, const Joins* joins, uintptr_t stream, bint after) except -1:
@@ -69,8 +80,21 @@ cdef int join(int32_t device, const Joins* joins, uintptr_t stream, bint after) 
     return 0
 
 
-cdef int _verify_inputs(int32_t device, const Call* call) except -1:
-    """Ask the driver where the inputs live: qpi_batch_check is for calls with a gradient."""
+cdef qpi_status _place(int32_t device, const Call* call) noexcept nogil:
+    """Ask the driver where the arrays live that do not say so themselves."""
+    cdef const Unplaced* array
+    cdef qpi_status status
+    cdef int i
+    for i in range(call.unplaced_count):
+        array = &call.unplaced[i]
+        status = qpi_memory_check(device, _NAMES[array.position], array.data)
+        if status != QPI_SUCCESS:
+            return status
+    return QPI_SUCCESS
+
+
+cdef int _place_inputs(int32_t device, const Call* call) except -1:
+    """The same for a measurement, in its words."""
     from qpi_distill import _gpu
     for name, address in (
         ("q_logits", <uintptr_t> call.batch.q_logits),
@@ -87,13 +111,14 @@ cdef int launch(int what, Isv isv, const Call* call, uintptr_t stream, uintptr_t
     """Make a call. `record` is where a measurement goes."""
     cdef qpi_status status
     cdef qpi_stream_t target = <qpi_stream_t> stream
-    if call.verify:
+    if call.unplaced_count:
         if what == MEASURE:
-            _verify_inputs(isv.c.device, call)
+            _place_inputs(isv.c.device, call)
         else:
             with nogil:
-                status = qpi_batch_check(call.plan, &isv.c, &call.batch)
-            check(status)
+                status = _place(isv.c.device, call)
+            if status != QPI_SUCCESS:
+                check(status)
     if call.joins.count:
         join(isv.c.device, &call.joins, stream, False)
     with nogil:

@@ -90,7 +90,7 @@ def host_memory(uintptr_t address, Py_ssize_t size) -> memoryview:
 
 
 cdef object _read_rows(object obj, str name, bint output, int64_t actions, Lead* lead, Reader* reader, Array* array,
-                       Call* call, int64_t* strides):
+                       int position, Call* call, int64_t* strides):
     """Read an array of shape [..., A] and its strides per row and action. Returns what keeps its memory, or None."""
     cdef object held = read_array(obj, name, output, reader, array)
     if array.ndim < 1 or array.shape[array.ndim - 1] != actions:
@@ -99,7 +99,7 @@ cdef object _read_rows(object obj, str name, bint output, int64_t actions, Lead*
         check_output(array, name)
     strides[0] = row_stride(array, name, lead, 1, actions)
     strides[1] = inner_stride(array, 1, 1)
-    note_array(array, call)
+    note_array(array, position, call)
     return held
 
 
@@ -193,7 +193,7 @@ cdef class Operator:
         self.plans.packed_key(&key)
         qpi_batch_init(&call.batch)
         call.batch.support = self.support
-        call.verify = False
+        call.unplaced_count = 0
         call.joins.count = 0
         lead.ndim = -1
 
@@ -207,16 +207,17 @@ cdef class Operator:
         key.q[2] = inner_stride(&array, 1, 1)
         call.batch.rows = lead.rows
         call.batch.q_logits = array.data
-        note_array(&array, call)
+        note_array(&array, Q, call)
 
-        held = _read_rows(<object> arrays[PI], "pi_logits", False, actions, &lead, reader, &array, call, key.pi)
+        held = _read_rows(<object> arrays[PI], "pi_logits", False, actions, &lead, reader, &array, PI, call, key.pi)
         if held is not None:
             keep = (keep, held)
         key.dtypes[1] = float_dtype(&array, "pi_logits")
         call.batch.pi_logits = array.data
 
         if gradient:
-            held = _read_rows(<object> arrays[GRAD], "pi_grad", True, actions, &lead, reader, &array, call, key.grad)
+            held = _read_rows(
+                <object> arrays[GRAD], "pi_grad", True, actions, &lead, reader, &array, GRAD, call, key.grad)
             if held is not None:
                 keep = (keep, held)
             key.dtypes[2] = float_dtype(&array, "pi_grad")
@@ -231,7 +232,8 @@ cdef class Operator:
 
         if arrays[LEGAL] != NULL:
             held = _read_rows(
-                <object> arrays[LEGAL], "legal_actions", False, actions, &lead, reader, &array, call, key.legal)
+                <object> arrays[LEGAL], "legal_actions", False, actions, &lead, reader, &array, LEGAL, call,
+                key.legal)
             if held is not None:
                 keep = (keep, held)
             if array.dtype != DT_BOOL and array.dtype != DT_UINT8 and array.dtype != DT_INT8:
@@ -247,7 +249,7 @@ cdef class Operator:
             need_float32(&array, "row_weights")
             key.weight = row_stride(&array, "row_weights", &lead, 0, 1)
             call.batch.row_weights = <const float*> array.data
-            note_array(&array, call)
+            note_array(&array, WEIGHTS, call)
 
         if arrays[SCALE] != NULL:
             held = read_array(<object> arrays[SCALE], "grad_scale", False, reader, &array)
@@ -257,9 +259,10 @@ cdef class Operator:
             if element_count(&array, "grad_scale") != 1:
                 raise ValueError(f"grad_scale: shape {shape_text(array.shape, array.ndim)}, expected one element")
             call.batch.grad_scale = <const float*> array.data
-            note_array(&array, call)
+            note_array(&array, SCALE, call)
 
-        call.verify = call.verify and call.batch.rows > 0 and not self.plans.problem.flags & QPI_CHECK_POINTERS
+        if call.batch.rows == 0 or self.plans.problem.flags & QPI_CHECK_POINTERS:  # no memory, or all of it is asked
+            call.unplaced_count = 0
         call.plan = self.plans.find(&key)
         return keep
 

@@ -10,4 +10,5 @@ cdef enum Attributes:
     NUMBA_ATTRIBUTES
 
 cdef bint read_interface(object obj, str name, object interface, Array* out) except -1
-cdef bint read_attributes(Attributes attributes, object obj, int32_t device, uintptr_t stream, Array* out) except -1
+cdef bint read_attributes(Attributes attributes, object obj, int32_t device, uintptr_t stream, object plain_memory,
+                          Array* out) except -1

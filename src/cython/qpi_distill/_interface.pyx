@@ -228,12 +228,24 @@ cdef bint _read_cupy(object obj, int32_t device, uintptr_t stream, Array* out) e
     return True
 
 
-cdef bint _read_numba(object obj, Array* out) except -1:
-    out.dtype = _code_of(obj.dtype)
-    if out.dtype == 0:
+cdef bint _numba_address(object memory, object plain_memory, Array* out) except -1:
+    """Take over the address of gpu_data."""
+    if type(memory) is plain_memory:
+        # The array's own pointer would be made for us, in Python.
+        out.data = <char*> <uintptr_t> int(memory.device_pointer)
+        return True
+    pointer = getattr(memory, "device_ctypes_pointer", None)
+    address = getattr(pointer, "value", pointer)
+    if pointer is None or address is pointer:
         return False
-    address = obj.device_ctypes_pointer.value
     out.data = <char*> <uintptr_t> address if address is not None else NULL
+    return True
+
+
+cdef bint _read_numba(object obj, object plain_memory, Array* out) except -1:
+    out.dtype = _code_of(obj.dtype)
+    if out.dtype == 0 or not _numba_address(obj.gpu_data, plain_memory, out):
+        return False
     out.device = GPU_UNKNOWN
     stream = obj.stream
     if type(stream) is int and stream == 0:  # not bound to a stream
@@ -246,7 +258,8 @@ cdef bint _read_numba(object obj, Array* out) except -1:
     return _fill_dimensions(obj.shape, obj.strides, (out.dtype & 255) // 8, out)
 
 
-cdef bint read_attributes(Attributes attributes, object obj, int32_t device, uintptr_t stream, Array* out) except -1:
+cdef bint read_attributes(Attributes attributes, object obj, int32_t device, uintptr_t stream, object plain_memory,
+                          Array* out) except -1:
     """Read an array of exactly the library's own class. False: only the interface can say what it is.
 
     Parameters
@@ -257,8 +270,10 @@ cdef bint read_attributes(Attributes attributes, object obj, int32_t device, uin
         Where the array has to be, the ordinal of a GPU.
     stream : int
         What CuPy's interface would name as the stream; 0 for none.
+    plain_memory : type or None
+        Numba's class of memory whose attribute `device_pointer` is the address.
     """
     out.readonly = False
     if attributes == CUPY_ATTRIBUTES:
         return _read_cupy(obj, device, stream, out)
-    return _read_numba(obj, out)
+    return _read_numba(obj, plain_memory, out)

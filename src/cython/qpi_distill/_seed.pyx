@@ -6,7 +6,7 @@ from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memset
 
 from qpi_distill._arrays cimport Reader, read_array, start_reader, work_stream
-from qpi_distill._call cimport MAX_ARRAYS, Call, collect, join, no_stream, note_array
+from qpi_distill._call cimport MAX_ARRAYS, Joins, collect, join, no_stream, note_stream
 from qpi_distill._shapes cimport Lead, check_output, need_float32, row_stride, wrong_shape
 from qpi_distill._status cimport check
 from qpi_distill._streams cimport stream_handle
@@ -24,7 +24,7 @@ from qpi_distill.c_api cimport (
 
 
 cdef object _read_seed(object obj, str name, bint output, tuple trailing, Lead* lead, Reader* reader, Array* array,
-                       Call* call):
+                       Joins* joins):
     """Read a packed float32 array for the seed kernels. Returns what keeps its memory, or None."""
     cdef int32_t count = <int32_t> len(trailing)
     cdef int32_t i
@@ -39,7 +39,7 @@ cdef object _read_seed(object obj, str name, bint output, tuple trailing, Lead* 
     row_stride(array, name, lead, count, 1)
     if not is_packed(array):
         raise ValueError(f"{name}: has to be in C order without gaps")
-    note_array(array, call)
+    note_stream(array, joins)
     return held
 
 
@@ -55,7 +55,7 @@ cdef int _seed_reader(PyObject** arrays, int32_t device, object stream, Reader* 
     return 0
 
 
-cdef object _read_bus(object obj, Reader* reader, Array* array, Call* call):
+cdef object _read_bus(object obj, Reader* reader, Array* array, Joins* joins):
     cdef object held = read_array(obj, "isv_bus", True, reader, array)
     need_float32(array, "isv_bus")
     if array.ndim != 1 or array.shape[0] < QPI_SEED_BUS_WORDS or not is_packed(array):
@@ -63,7 +63,7 @@ cdef object _read_bus(object obj, Reader* reader, Array* array, Call* call):
             f"isv_bus: shape {shape_text(array.shape, array.ndim)}, expected one packed dimension of at least "
             f"{<int> QPI_SEED_BUS_WORDS}"
         )
-    note_array(array, call)
+    note_stream(array, joins)
     return held
 
 
@@ -71,55 +71,54 @@ def seed_distill_grad(q_logits, pi_logits, atom_supports, isv_bus, pi_grad_logit
     """Run the semantics of the first seed kernel on a device."""
     cdef PyObject* arrays[MAX_ARRAYS]
     cdef Reader reader
-    cdef Call call
+    cdef Joins joins
     cdef Lead lead
     cdef Array q, pi, support, bus, grad
     cdef qpi_status status
     collect(arrays, q_logits, pi_logits, pi_grad_logits, isv_bus, atom_supports, None)
     _seed_reader(arrays, device, stream, &reader)
-    call.joins.count = 0
-    call.verify = False
+    joins.count = 0
     lead.ndim = -1
     cdef int actions = QPI_SEED_ACTIONS
     cdef int atoms = QPI_SEED_ATOMS
     keep = [
-        _read_seed(q_logits, "q_logits", False, (actions, atoms), &lead, &reader, &q, &call),
-        _read_seed(pi_logits, "pi_logits", False, (actions,), &lead, &reader, &pi, &call),
-        _read_seed(pi_grad_logits, "pi_grad_logits", True, (actions,), &lead, &reader, &grad, &call),
+        _read_seed(q_logits, "q_logits", False, (actions, atoms), &lead, &reader, &q, &joins),
+        _read_seed(pi_logits, "pi_logits", False, (actions,), &lead, &reader, &pi, &joins),
+        _read_seed(pi_grad_logits, "pi_grad_logits", True, (actions,), &lead, &reader, &grad, &joins),
     ]
     cdef int64_t rows = lead.rows
     lead.ndim = -1
-    keep.append(_read_seed(atom_supports, "atom_supports", False, (atoms,), &lead, &reader, &support, &call))
+    keep.append(_read_seed(atom_supports, "atom_supports", False, (atoms,), &lead, &reader, &support, &joins))
     if lead.rows != 1:
         raise ValueError(f"atom_supports: shape {shape_text(support.shape, support.ndim)}, expected ({atoms},)")
-    keep.append(_read_bus(isv_bus, &reader, &bus, &call))
-    if call.joins.count:
-        join(device, &call.joins, reader.stream, False)
+    keep.append(_read_bus(isv_bus, &reader, &bus, &joins))
+    if joins.count:
+        join(device, &joins, reader.stream, False)
     with nogil:
         status = qpi_seed_distill_grad(
             <const float*> q.data, <const float*> pi.data, <const float*> support.data, <float*> bus.data,
             <float*> grad.data, rows, device, <qpi_stream_t> reader.stream)
     check(status)
-    if call.joins.count:
-        join(device, &call.joins, reader.stream, True)
+    if joins.count:
+        join(device, &joins, reader.stream, True)
 
 
 def seed_lambda_controller(isv_bus, int32_t device, stream) -> None:
     """Run the semantics of the second seed kernel on a device."""
     cdef PyObject* arrays[MAX_ARRAYS]
     cdef Reader reader
-    cdef Call call
+    cdef Joins joins
     cdef Array bus
     cdef qpi_status status
     memset(arrays, 0, sizeof(arrays))
     arrays[0] = <PyObject*> isv_bus
     _seed_reader(arrays, device, stream, &reader)
-    call.joins.count = 0
-    _held = _read_bus(isv_bus, &reader, &bus, &call)
-    if call.joins.count:
-        join(device, &call.joins, reader.stream, False)
+    joins.count = 0
+    _held = _read_bus(isv_bus, &reader, &bus, &joins)
+    if joins.count:
+        join(device, &joins, reader.stream, False)
     with nogil:
         status = qpi_seed_lambda_controller(<float*> bus.data, device, <qpi_stream_t> reader.stream)
     check(status)
-    if call.joins.count:
-        join(device, &call.joins, reader.stream, True)
+    if joins.count:
+        join(device, &joins, reader.stream, True)

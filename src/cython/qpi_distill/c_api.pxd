@@ -268,6 +268,7 @@ cdef extern from "qpi_distill.h" nogil:
 
     qpi_status qpi_step(const qpi_plan* plan, const qpi_isv* isv, const qpi_batch* batch, qpi_stream_t stream)
     qpi_status qpi_batch_check(const qpi_plan* plan, const qpi_isv* isv, const qpi_batch* batch)
+    qpi_status qpi_memory_check(int32_t device, const char* name, const void* memory)
     qpi_status qpi_accumulate(const qpi_plan* plan, const qpi_isv* isv, const qpi_batch* batch, qpi_stream_t stream)
     qpi_status qpi_commit(const qpi_isv* isv, qpi_stream_t stream)
     qpi_status qpi_distill_grad(const qpi_plan* plan, const qpi_isv* isv, const qpi_batch* batch, qpi_stream_t stream)
