@@ -11,8 +11,8 @@
 //
 // Sums over atoms and over actions are kept in kPartials strided partial sums (item i goes to partial i mod kPartials)
 // and combined pairwise, (0 + 1) + (2 + 3). That order is part of the contract: one thread with four accumulators, four
-// threads with one each, and a SIMD pack of rows of any width all give the same bits. More than kShortAtoms atoms are shared by
-// eight lanes, two neighbours to a lane: atom z goes to partial z / 2 mod kLongPartials.
+// threads with one each, and a SIMD pack of rows of any width all give the same bits. More than kShortAtoms atoms are
+// shared by eight lanes, two neighbours to a lane: atom z goes to partial z / 2 mod kLongPartials.
 #pragma once
 
 #include "exp_log.h"

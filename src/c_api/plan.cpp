@@ -177,13 +177,13 @@ qpi_status qpi_plan_describe(const qpi_plan* plan, int64_t rows, char* text, siz
                             p.kernel == QPI_KERNEL_AUTO ? "the widest instruction set of this processor" : "asked for");
   } else {
     const gpu::Choice choice = gpu::choose(plan->gpu, p, rows);
-    written =
-        std::snprintf(text, capacity, "GPU %d, %s kernel, %d block(s) of %d threads, %zu bytes of shared memory%s; %s",
-                      p.device, gpu_kernel_name(choice.kernel), choice.blocks, choice.how.threads, choice.how.shared_bytes,
-                      choice.whole_step   ? ", the whole step"
-                      : plan->gpu.overlap ? ", then the finish kernel, overlapped"
-                                          : ", then the finish kernel",
-                      choice.why);
+    written = std::snprintf(text, capacity,
+                            "GPU %d, %s kernel, %d block(s) of %d threads, %zu bytes of shared memory%s; %s", p.device,
+                            gpu_kernel_name(choice.kernel), choice.blocks, choice.how.threads, choice.how.shared_bytes,
+                            choice.whole_step   ? ", the whole step"
+                            : plan->gpu.overlap ? ", then the finish kernel, overlapped"
+                                                : ", then the finish kernel",
+                            choice.why);
   }
   if (length != nullptr) *length = static_cast<size_t>(written);
   return QPI_SUCCESS;
