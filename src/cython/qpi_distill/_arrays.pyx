@@ -376,8 +376,10 @@ cdef object read_array(object obj, str name, bint output, Reader* reader, Array*
         elif not _read_own(obj, framework, reader, out):
             keep = _read_other(obj, name, framework, reader, out)
         if output:
-            # Autograd would not see the write; asking for the attribute imports nothing.
-            if getattr(obj, "requires_grad", False) is True:
+            # Autograd would not see the write; asking for the attribute imports nothing. CuPy's and Numba's own arrays
+            # have no autograd, and to miss an attribute costs more than to read the array.
+            own = framework is not None and framework.attributes != NO_ATTRIBUTES
+            if not own and getattr(obj, "requires_grad", False) is True:
                 raise BufferError(f"{name}: requires grad; write to a tensor that autograd does not track, such as "
                                   "param.grad or zeros_like(logits)")
             if framework is not None and framework.immutable:
