@@ -65,29 +65,30 @@ class BlockAtoms {
         support_quads_(scratch + args.atoms) {
     for (int z = 0; z < args.atoms; ++z) atoms_[z] = F{};
     if (args.support_stride[0] == 0) spread_support(0);
+    for (int i = 0; i < kLanes; ++i) lane(rest_there_, i) = i % kQuad < args.atoms % kQuad ? 1.0f : 0.0f;
   }
 
-  // Action a of the rows from `first` on. A lane in which it is not legal is not read and has some finite value.
+  // values[a] of the rows from `first` on. A lane in which legal[a] is not is not read and has some finite value.
   template <class Q>
-  F expected_value(int a, int64_t first, F legal) {
-    const Q* from = static_cast<const Q*>(args_.q_logits) + first * args_.q_stride[0] + a * args_.q_stride[1];
+  void expected_values(int64_t first, const F* legal, F* values) {
+    const Q* from = static_cast<const Q*>(args_.q_logits) + first * args_.q_stride[0];
 #ifdef __AVX2__
-    if constexpr (kLanes > 1) {
-      if (args_.atoms <= kShortAtoms && args_.q_stride[2] == 1) {
-        if (args_.support_stride[0] != 0) spread_support(a);
-        F value;
-        if (near_value(from, legal, &value)) return value;
+    if (kLanes > 1 && args_.atoms <= kShortAtoms && args_.q_stride[2] == 1) {
+      const bool shared = args_.support_stride[0] == 0;
+      const int together = shared ? kTogether : 1;
+      for (int a = 0; a < args_.actions; a += together) {
+        if (!shared) spread_support(a);
+        near_values(from, a, a + together < args_.actions ? a + together : args_.actions, legal, values);
       }
+      return;
     }
 #endif
-    copy(from, legal);
-    return args_.atoms > kShortAtoms
-               ? any_value<kLongPartials>(a, [&](auto body) QPI_INLINE { for_each_long_partial(args_.atoms, body); })
-               : any_value<kPartials>(a, [&](auto body) QPI_INLINE { for_each_partial(args_.atoms, body); });
+    for (int a = 0; a < args_.actions; ++a) values[a] = any_value(from, a, legal[a]);
   }
 
  private:
   static constexpr int kQuad = 4;
+  static constexpr int kTogether = 16;  // actions
 
   // The support in quads, each repeated over the pack; 0 behind the last atom.
   void spread_support(int a) {
@@ -103,42 +104,56 @@ class BlockAtoms {
   }
 
 #ifdef __AVX2__
-  // False if a lane has logits that are not near zero, or a mean that is not finite.
+  // Actions begin .. end - 1. Pack k of quads is done with before the next begins, so that memory is read as a few
+  // ascending streams: the hardware foresees these, and no number of prefetches was as fast.
   template <class Q>
-  bool near_value(const Q* from, F legal, F* value) {
-    const Q* rows[kLanes];
-    if (all_lanes(is_legal(legal))) {
-      for (int i = 0; i < kLanes; ++i) rows[i] = from + i * args_.q_stride[0];
-    } else {
-      const Q* zeros = reinterpret_cast<const Q*>(zeros_);
-      for (int i = 0; i < kLanes; ++i) rows[i] = is_legal(lane(legal, i)) ? from + i * args_.q_stride[0] : zeros;
-    }
-    const int whole = args_.atoms / kQuad * kQuad, rest = args_.atoms - whole;
-    F rest_there{};
-    for (int i = 0; i < kLanes; ++i) lane(rest_there, i) = i % kQuad < rest ? 1.0f : 0.0f;
-
-    F mass[kQuad], sum[kQuad];
-    Bits<F> largest{};
+  void near_values(const Q* from, int begin, int end, const F* legal, F* values) {
+    F mass[kTogether][kQuad], sum[kTogether][kQuad];
+    Bits<F> largest[kTogether] = {};
     for (int k = 0; k < kQuad; ++k) {
-      AtomSums<F> sums;
-      for (int z = 0; z < whole; z += kQuad) {
-        const F logit = load_quads<F>(rows, k, z);
-        largest = larger_magnitude(largest, logit);
-        sums.add(exp_in_range(logit), support_quads_[z / kQuad]);
+      for (int a = begin; a < end; ++a) {
+        const Q* rows[kLanes / kQuad];
+        point_at(from + a * args_.q_stride[1], k, legal[a], rows);
+        const AtomSums<F> sums = quad_sums(rows, largest[a - begin]);
+        mass[a - begin][k] = sums.mass;
+        sum[a - begin][k] = sums.value;
       }
-      if (rest != 0) {
-        const F logit = load_quads<F>(rows, k, whole, rest);
-        largest = larger_magnitude(largest, logit);
-        sums.add(rest_there > 0.0f ? exp_in_range(logit) : F{}, support_quads_[whole / kQuad]);
-      }
-      mass[k] = sums.mass;
-      sum[k] = sums.value;
     }
+    for (int a = begin; a < end; ++a) {
+      AtomSums<F> sums;
+      sums.mass = add_quads(mass[a - begin]);
+      sums.value = add_quads(sum[a - begin]);
+      values[a] = sums.mean();
+      if (!all_lanes((lane_float(largest[a - begin]) <= kNear) & is_finite(values[a])))
+        values[a] = any_value(from, a, legal[a]);
+    }
+  }
+
+  // The rows of pack k: k, k + 4, k + 8 ..., which add_quads leaves in order. Zeros where the action is not legal.
+  template <class Q>
+  QPI_FN void point_at(const Q* from, int k, F legal, const Q* (&rows)[kLanes / kQuad]) const {
+    const bool all = all_lanes(is_legal(legal));
+    for (int i = 0; i < kLanes / kQuad; ++i) {
+      const int row = k + kQuad * i;
+      rows[i] = all || is_legal(lane(legal, row)) ? from + row * args_.q_stride[0] : reinterpret_cast<const Q*>(kZeros);
+    }
+  }
+
+  template <class Q>
+  QPI_FN AtomSums<F> quad_sums(const Q* const (&rows)[kLanes / kQuad], Bits<F>& largest) const {
     AtomSums<F> sums;
-    sums.mass = add_quads(mass);
-    sums.value = add_quads(sum);
-    *value = sums.mean();
-    return all_lanes((lane_float(largest) <= kNear) & is_finite(*value));
+    int z = 0;
+    for (; z + kQuad <= args_.atoms; z += kQuad) {
+      const F logit = load_quads<F>(rows, z);
+      largest = larger_magnitude(largest, logit);
+      sums.add(exp_in_range(logit), support_quads_[z / kQuad]);
+    }
+    if (z < args_.atoms) {
+      const F logit = load_quads<F>(rows, z, args_.atoms - z);
+      largest = larger_magnitude(largest, logit);
+      sums.add(rest_there_ != 0.0f ? exp_in_range(logit) : F{}, support_quads_[z / kQuad]);
+    }
+    return sums;
   }
 
   // Magnitudes are ordered as their bits are, and a NaN is above them all.
@@ -147,7 +162,7 @@ class BlockAtoms {
     return magnitude > largest ? magnitude : largest;
   }
 
-  alignas(64) static constexpr float zeros_[kShortAtoms] = {};
+  alignas(64) static constexpr float kZeros[kShortAtoms] = {};  // a row of any type
 #endif
 
   template <class Q>
@@ -164,9 +179,18 @@ class BlockAtoms {
     }
   }
 
-  // From `atoms_`, whatever they are.
+  // The general way.
+  template <class Q>
+  F any_value(const Q* from, int a, F legal) {
+    copy(from + a * args_.q_stride[1], legal);
+    return args_.atoms > kShortAtoms
+               ? copied_value<kLongPartials>(a, [&](auto body) QPI_INLINE { for_each_long_partial(args_.atoms, body); })
+               : copied_value<kPartials>(a, [&](auto body) QPI_INLINE { for_each_partial(args_.atoms, body); });
+  }
+
+  // From `atoms_`.
   template <int Partials, class ForEach>
-  F any_value(int a, ForEach for_each) const {
+  F copied_value(int a, ForEach for_each) const {
     const float* support = args_.support + a * args_.support_stride[0];
     const int64_t step = args_.support_stride[1];
     const auto mean_of = [&](auto weight) QPI_INLINE {
@@ -194,6 +218,7 @@ class BlockAtoms {
   const float middle_;
   F* atoms_;          // [atoms]: the logits of one action
   F* support_quads_;  // [atoms / 4, rounded up]: the support, centred
+  F rest_there_{};    // not 0: an atom of the last quad, which is not whole
 };
 
 }  // namespace QPI_ISA

@@ -39,16 +39,15 @@ QPI_FN __m128 load_quad(const X* from, int count) {
   return quad_of(X{}, _mm_cvtsi64_si128(static_cast<int64_t>(bits)));
 }
 
-// Rows k, k + 4, k + 8 ... of the block make pack k, so that add_quads leaves them in order.
-template <class F, class X, class... Count>
-QPI_FN F load_quads(const X* const* rows, int k, int z, Count... count) {
-  constexpr int kQuads = LaneTraits<F>::kLanes / 4;
+// A quad of each row. `count`: of this many atoms.
+template <class F, class X, int kQuads, class... Count>
+QPI_FN F load_quads(const X* const (&rows)[kQuads], int z, Count... count) {
   __m128 quads[kQuads];
-  for (int i = 0; i < kQuads; ++i) quads[i] = load_quad(rows[k + 4 * i] + z, count...);
+  for (int i = 0; i < kQuads; ++i) quads[i] = load_quad(rows[i] + z, count...);
   return join_quads(quads);
 }
 
-// Partials (0 + 1) + (2 + 3) of every row; lane r of the result is row r.
+// Partials (0 + 1) + (2 + 3) of every row. Float i of pack k is of quad i / 4; lane 4 * i + k of the result is its sum.
 template <class F>
 QPI_FN F add_quads(const F (&packs)[4]) {
   return add_pairs(add_pairs(packs[0], packs[1]), add_pairs(packs[2], packs[3]));

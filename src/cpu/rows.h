@@ -33,20 +33,14 @@ class RowBlock {
     for (int i = 0; i < args.actions * kLanes; ++i) row_major_[i] = 0.0f;
   }
 
-  // Rows first .. first + count - 1, which are lanes first_lane and on of `sums`. The block that begins with row `next`
-  // is fetched on the way.
-  void run(int64_t first, int count, Sums& sums, int first_lane, int64_t next) {
+  // Rows first .. first + count - 1, which are lanes first_lane and on of `sums`.
+  void run(int64_t first, int count, Sums& sums, int first_lane) {
     F weights{};
     for (int i = 0; i < count; ++i)
       lane(weights, i) = args_.row_weights == nullptr ? 1.0f : args_.row_weights[(first + i) * args_.weight_stride];
 
     with_type(args_.pi_dtype, [&](auto x) { load_logits<decltype(x)>(first, count, weights); });
-    with_type(args_.q_dtype, [&](auto q) {
-      for (int a = 0; a < args_.actions; ++a) {
-        fetch<decltype(q)>(a, next);
-        values_[a] = atoms_.template expected_value<decltype(q)>(a, first, logits_[a]);
-      }
-    });
+    with_type(args_.q_dtype, [&](auto q) { atoms_.template expected_values<decltype(q)>(first, logits_, values_); });
 
     ActionMaximum<F> maxima[kPartials];
     for_each_partial(args_.actions,
@@ -93,18 +87,6 @@ class RowBlock {
       default:
         return body(0.0f);
     }
-  }
-
-  // Asks for the a-th part of the block that begins with row `next`, whose q_logits are one piece of memory. Action by
-  // action is no order that the hardware would guess.
-  template <class Q>
-  void fetch(int a, int64_t next) const {
-    constexpr int64_t kLine = 64;
-    if (args_.q_stride[0] != int64_t{args_.actions} * args_.atoms) return;
-    const int64_t part = int64_t{kLanes} * args_.atoms * static_cast<int64_t>(sizeof(Q));
-    const char* from = static_cast<const char*>(args_.q_logits) +
-                       next * args_.q_stride[0] * static_cast<int64_t>(sizeof(Q)) + a * part;
-    for (int64_t i = 0; i < part; i += kLine) __builtin_prefetch(from + i);
   }
 
   // pi_logits; -inf where an action is illegal or the row is not there.
@@ -203,11 +185,8 @@ void run_slots(const RowsArgs& args, const StepNumbers& numbers, int first_slot,
     for (int64_t tile = slot; tile < tiles; tile += kStatSlots) {
       const int64_t first = tile * tile_rows, left = args.rows - first;
       const int count = static_cast<int>(left < slots * tile_rows ? left : slots * tile_rows);
-      const int64_t next_tile = tile + kStatSlots < tiles ? tile + kStatSlots : slot + together;
-      for (int done = 0; done < count; done += kLanes) {
-        const int64_t next = done + kLanes < count ? first + done + kLanes : next_tile * tile_rows;
-        block.run(first + done, count - done < kLanes ? count - done : kLanes, sums, done, next);
-      }
+      for (int done = 0; done < count; done += kLanes)
+        block.run(first + done, count - done < kLanes ? count - done : kLanes, sums, done);
     }
     for (int i = 0; i < slots; ++i) args.slots[slot + i] = sums.close(i * tile_rows, tile_rows);
   }
