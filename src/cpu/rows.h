@@ -1,5 +1,13 @@
-// Rows on the CPU: a lane is a row. Included once per instruction set, after the pack.
+// Rows on the CPU: a lane is a row, and the formulas run on packs of rows. Included once per instruction set, after the
+// pack.
 //
+// Of 11 actions and 21 float32 atoms a row is 1056 bytes, 924 of them q_logits: 69 MB at 65 536 rows. An atom costs ten
+// operations of the multiply-add units (nine of its exponential, one of the sum), and 21 atoms fill 24 floats of quads:
+// 330 operations of eight lanes for a row, 165 of sixteen. A row's other parts, which are moving logits and gradients,
+// the formulas over its actions and the statistic, are a fifth to a quarter of the time.
+//
+// Measured on one core with AVX2: 0.16 us a row out of a cache, where instructions are the limit, and 0.26 to 0.29 us
+// out of memory, which that core reads at 0.12 to 0.14 us a row: the sum of both, nearly.
 #pragma once
 
 #include <type_traits>

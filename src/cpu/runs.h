@@ -44,17 +44,37 @@ inline void load_run(const X* __restrict from, int64_t step, int64_t count, floa
   for (; i < count; ++i) to[i] = to_float(from[i]);
 }
 
+#ifdef __F16C__
+// As to_half: a NaN keeps its sign alone.
+inline __m128i to_halves(__m256 x) {
+  const __m256 nan = _mm256_or_ps(_mm256_and_ps(x, _mm256_set1_ps(-0.0f)), _mm256_set1_ps(__builtin_nanf("")));
+  const __m256 one_nan = _mm256_blendv_ps(x, nan, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+  return _mm256_cvtps_ph(one_nan, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+#endif
+
 // to[i * step] is set to addends[i], or grows by it, for i < count. An addend of -0 leaves any number as it is.
 template <class G>
 inline void store_run(const float* __restrict addends, int64_t count, bool write, G* __restrict to, int64_t step) {
-  const auto store = [&](int64_t stride) __attribute__((always_inline)) {
+  const auto store = [&](int64_t begin, int64_t stride) __attribute__((always_inline)) {
     if (write) {
-      for (int64_t i = 0; i < count; ++i) to[i * stride] = from_float<G>(0.0f + addends[i]);
+      for (int64_t i = begin; i < count; ++i) to[i * stride] = from_float<G>(0.0f + addends[i]);
     } else {
-      for (int64_t i = 0; i < count; ++i) to[i * stride] = from_float<G>(to_float(to[i * stride]) + addends[i]);
+      for (int64_t i = begin; i < count; ++i) to[i * stride] = from_float<G>(to_float(to[i * stride]) + addends[i]);
     }
   };
-  step == 1 ? store(1) : store(step);
+  if (step != 1) return store(0, step);
+  int64_t i = 0;
+#ifdef __F16C__
+  if constexpr (std::is_same_v<G, Half>) {
+    for (; i + 8 <= count; i += 8) {
+      __m128i* place = reinterpret_cast<__m128i*>(to + i);
+      const __m256 before = write ? _mm256_setzero_ps() : _mm256_cvtph_ps(_mm_loadu_si128(place));
+      _mm_storeu_si128(place, to_halves(_mm256_add_ps(before, _mm256_loadu_ps(addends + i))));
+    }
+  }
+#endif
+  store(i, 1);
 }
 
 }  // namespace QPI_ISA
