@@ -115,7 +115,7 @@ int usable_cores() {
 
 int threads_for(const Plan& plan, int64_t rows, int64_t actions, int64_t atoms) {
   // Starting and joining a thread costs tens of microseconds; give each at least ten times as much to do.
-  constexpr int64_t kElementsPerThread = 200'000;
+  constexpr int64_t kElementsPerThread = 400'000;
   const int64_t elements = rows * actions * (atoms + 4);
   const int64_t pays = elements / kElementsPerThread;
   const int64_t shares = slots_in_use(rows, tile_rows_of(actions, atoms));

@@ -1,292 +1,179 @@
-// Rows on the CPU: a lane is a row. A block of kLanes rows is copied, action by action, into [atom][lane] order; the
-// formulas then run on packs. Included once per instruction set, after the pack.
+// Rows on the CPU: a lane is a row, and the formulas run on packs of rows. Included once per instruction set, after the
+// pack.
 //
-// Per row of 11 actions and 21 atoms: 231 transposed loads and 253 exponentials, a fraction of an instruction each with
-// wide packs. The transposition is what costs.
+// Of 11 actions and 21 float32 atoms a row is 1056 bytes, 924 of them q_logits: 69 MB at 65 536 rows. An atom costs ten
+// operations of the multiply-add units (nine of its exponential, one of the sum), and 21 atoms fill 24 floats of quads:
+// 330 operations of eight lanes for a row, 165 of sixteen. A row's other parts, which are moving logits and gradients,
+// the formulas over its actions and the statistic, are a fifth to a quarter of the time.
+//
+// Measured on one core with AVX2: 0.16 us a row out of a cache, where instructions are the limit, and 0.26 to 0.29 us
+// out of memory, which that core reads at 0.12 to 0.14 us a row: the sum of both, nearly.
 #pragma once
 
 #include <type_traits>
 
 #include "../../cuda/math/control_laws.h"
-#include "convert.h"
-#include "cpu.h"
-#include "transpose.h"
+#include "atoms.h"
+#include "runs.h"
+#include "slot_sums.h"
 
 namespace qpi {
 inline namespace QPI_ISA {
 
-#define QPI_INLINE __attribute__((always_inline))
-
-// Items 0 .. count - 1 in order, each with its partial as a constant, so that accumulators stay in registers.
-template <class Body>
-QPI_FN void for_each_partial(int count, Body body) {
-  static_assert(kPartials == 4, "written out below");
-  int i = 0;
-  for (; i + kPartials <= count; i += kPartials) {
-    body(0, i);
-    body(1, i + 1);
-    body(2, i + 2);
-    body(3, i + 3);
-  }
-  if (i < count) body(0, i);
-  if (i + 1 < count) body(1, i + 1);
-  if (i + 2 < count) body(2, i + 2);
-}
-
-// Many atoms: two neighbours to a partial, kLongPartials of them.
-template <class Body>
-QPI_FN void for_each_long_partial(int count, Body body) {
-  for (int i = 0; i < count; ++i) body(i / 2 % kLongPartials, i);
-}
-
 template <class F>
-struct RowBlock {
+class RowBlock {
+ public:
   static constexpr int kLanes = LaneTraits<F>::kLanes;
+  using Sums = SlotSums<(kMaxTileRows > kLanes ? kMaxTileRows : kLanes)>;
 
-  const RowsArgs& args;
-  const StepNumbers& numbers;
-  const float middle;
-  F* values;  // [actions]: expected values, then unnormalised targets
-  F* logits;  // [actions]: policy logits, then unnormalised probabilities
-  F* atoms;   // [atoms]: the logits of one action
-
-  // One lane of a pack. Packs may alias their lanes.
-  static float& lane(F& pack, int i) { return reinterpret_cast<float*>(&pack)[i]; }
-
-  float weight_of(int64_t row) const {
-    return args.row_weights == nullptr ? 1.0f : args.row_weights[row * args.weight_stride];
+  // Packs of scratch.
+  static size_t scratch(const RowsArgs& args) {
+    return 3 * static_cast<size_t>(args.actions) + BlockAtoms<F>::scratch(args.atoms);
   }
 
-  // pi_logits of one action; -inf where it is illegal or the row is not there.
-  template <class X>
-  void load_logits(int a, int64_t first, int count, const float* weights) {
-    F x = splat<F>(-kInfinity);
-    for (int i = 0; i < count; ++i) {
-      const int64_t row = first + i;
-      if (weights[i] == 0.0f) continue;
-      if (args.legal_actions != nullptr &&
-          args.legal_actions[row * args.legal_stride[0] + a * args.legal_stride[1]] == 0)
-        continue;
-      const X* source = static_cast<const X*>(args.pi_logits);
-      lane(x, i) =
-          legal_logit(to_float(source[row * args.pi_stride[0] + a * args.pi_stride[1]]), true, args.illegal_below);
-    }
-    logits[a] = x;
+  RowBlock(const RowsArgs& args, const StepNumbers& numbers, F* scratch)
+      : args_(args),
+        numbers_(numbers),
+        values_(scratch),
+        logits_(scratch + args.actions),
+        row_major_(reinterpret_cast<float*>(scratch + 2 * args.actions)),
+        atoms_(args, scratch + 3 * args.actions) {
+    for (int i = 0; i < args.actions * kLanes; ++i) row_major_[i] = 0.0f;
   }
 
-  // Are lanes i .. i + 7 rows in which this action is legal?
-  bool eight_legal(int a, int i, int count) const {
-    if (i + 8 > count) return false;
-    bool all = true;
-    for (int k = i; k < i + 8; ++k) all &= is_legal(lane(logits[a], k));
-    return all;
-  }
+  // Rows first .. first + count - 1, which are lanes first_lane and on of `sums`.
+  void run(int64_t first, int count, Sums& sums, int first_lane) {
+    F weights{};
+    for (int i = 0; i < count; ++i)
+      lane(weights, i) = args_.row_weights == nullptr ? 1.0f : args_.row_weights[(first + i) * args_.weight_stride];
 
-  template <class Q>
-  void load_atoms(int a, int64_t first, int count) {
-    float* to = reinterpret_cast<float*>(atoms);
-    const int64_t step = args.q_stride[2];
-    for (int i = 0; i < kLanes; ++i) {
-      if constexpr (kLanes >= 8 && std::is_same_v<Q, float>) {
-        if (i % 8 == 0 && step == 1 && eight_legal(a, i, count)) {
-          transpose_eight(
-              static_cast<const float*>(args.q_logits) + (first + i) * args.q_stride[0] + a * args.q_stride[1],
-              args.q_stride[0], args.atoms, to + i, kLanes);
-          i += 7;
-          continue;
-        }
-      }
-      if (i >= count || !is_legal(lane(logits[a], i))) {
-        for (int z = 0; z < args.atoms; ++z) to[z * kLanes + i] = 0.0f;
-        continue;
-      }
-      const Q* from = static_cast<const Q*>(args.q_logits) + (first + i) * args.q_stride[0] + a * args.q_stride[1];
-      if (step == 1) {
-        for (int z = 0; z < args.atoms; ++z) to[z * kLanes + i] = to_float(from[z]);
-      } else {
-        for (int z = 0; z < args.atoms; ++z) to[z * kLanes + i] = to_float(from[z * step]);
-      }
-    }
-  }
-
-  // The expected value of one action from `atoms`.
-  F reduce_atoms(int a) const {
-    return args.atoms > kShortAtoms
-               ? reduce_atoms<kLongPartials>(a, [&](auto body) QPI_INLINE { for_each_long_partial(args.atoms, body); })
-               : reduce_atoms<kPartials>(a, [&](auto body) QPI_INLINE { for_each_partial(args.atoms, body); });
-  }
-
-  template <int Partials, class ForEach>
-  F reduce_atoms(int a, ForEach for_each) const {
-    const float* support = args.support + a * args.support_stride[0];
-    const int64_t step = args.support_stride[1];
-    const auto mean_of = [&](auto weight) QPI_INLINE {
-      AtomSums<F> sums[Partials];
-      for_each([&](int partial, int z)
-                   QPI_INLINE { sums[partial].add(weight(atoms[z]), splat<F>(support[z * step] - middle)); });
-      merge_partials(sums);
-      return sums[0].mean();
-    };
-    AtomMagnitude<F> magnitude[Partials];
-    for_each([&](int partial, int z) QPI_INLINE { magnitude[partial].add(atoms[z]); });
-    merge_partials(magnitude);
-    const F near = mean_of([](F x) QPI_INLINE { return exp_in_range(x); });
-    const Mask<F> good = magnitude[0].near() & is_finite(near);
-    if (all_lanes(good)) return near;
-
-    AtomMaximum<F> maximum[Partials];
-    for_each([&](int partial, int z) QPI_INLINE { maximum[partial].add(atoms[z]); });
-    merge_partials(maximum);
-    const F mean = mean_of([&](F x) QPI_INLINE { return maximum[0].weight(x); });
-    return good ? near : marked_value(maximum[0], mean);
-  }
-
-  static bool all_lanes(Mask<F> mask) {
-    F found = mask ? F{} : splat<F>(1.0f);
-    float sum = 0.0f;
-    for (int i = 0; i < kLanes; ++i) sum += lane(found, i);
-    return sum == 0.0f;
-  }
-
-  // Pairwise.
-  template <class Accumulator, int Partials>
-  static void merge_partials(Accumulator (&partials)[Partials]) {
-    for (int stride = 1; stride < Partials; stride *= 2) {
-      for (int i = 0; i < Partials; i += 2 * stride) partials[i].merge(partials[i + stride]);
-    }
-  }
-
-  template <class G>
-  void write_gradient(int64_t first, int count, const float* scale, F target_scale, F policy_scale);
-
-  // Rows first .. first + count - 1; shares[i] is what row i adds to the statistic.
-  void run(int64_t first, int count, RowShare* shares) {
-    float weights[kLanes] = {};
-    for (int i = 0; i < count; ++i) weights[i] = weight_of(first + i);
-
-    for (int a = 0; a < args.actions; ++a) {
-      switch (args.pi_dtype) {
-        case QPI_FLOAT16:
-          load_logits<Half>(a, first, count, weights);
-          break;
-        case QPI_BFLOAT16:
-          load_logits<Bfloat>(a, first, count, weights);
-          break;
-        default:
-          load_logits<float>(a, first, count, weights);
-          break;
-      }
-      switch (args.q_dtype) {
-        case QPI_FLOAT16:
-          load_atoms<Half>(a, first, count);
-          break;
-        case QPI_BFLOAT16:
-          load_atoms<Bfloat>(a, first, count);
-          break;
-        default:
-          load_atoms<float>(a, first, count);
-          break;
-      }
-      values[a] = reduce_atoms(a);
-    }
+    with_type(args_.pi_dtype, [&](auto x) { load_logits<decltype(x)>(first, count, weights); });
+    with_type(args_.q_dtype, [&](auto q) { atoms_.template expected_values<decltype(q)>(first, logits_, values_); });
 
     ActionMaximum<F> maxima[kPartials];
-    for_each_partial(args.actions, [&](int partial, int a) QPI_INLINE { maxima[partial].add(values[a], logits[a]); });
+    for_each_partial(args_.actions,
+                     [&](int partial, int a) QPI_INLINE { maxima[partial].add(values_[a], logits_[a]); });
     merge_partials(maxima);
     const ActionMaximum<F>& maximum = maxima[0];
     const F inverse_legal = lane_reciprocal(maximum.legal);
     const F mean = maximum.value_sum * inverse_legal;
 
     ActionVariance<F> squares[kPartials];
-    for_each_partial(args.actions,
-                     [&](int partial, int a) QPI_INLINE { squares[partial].add(values[a], logits[a], mean); });
+    for_each_partial(args_.actions,
+                     [&](int partial, int a) QPI_INLINE { squares[partial].add(values_[a], logits_[a], mean); });
     merge_partials(squares);
-    F variance = squares[0].squares * inverse_legal;
-    const F sharpness = inverse_temperature(numbers.tau, value_std(variance, numbers.std, numbers.own_std));
+    const F variance = squares[0].squares * inverse_legal;
+    const F sharpness = inverse_temperature(numbers_.tau, value_std(variance, numbers_.std, numbers_.own_std));
 
-    ActionSums<F> sums[kPartials];
-    for_each_partial(args.actions, [&](int partial, int a) QPI_INLINE {
-      const ActionWeights<F> w = weigh_action(values[a], logits[a], maximum.value, maximum.logit, sharpness);
-      sums[partial].add(w);
-      values[a] = w.target;
-      logits[a] = is_legal(logits[a]) ? w.policy : splat<F>(-1.0f);  // a mark for write_gradient
+    ActionSums<F> masses[kPartials];
+    for_each_partial(args_.actions, [&](int partial, int a) QPI_INLINE {
+      const ActionWeights<F> w = weigh_action(values_[a], logits_[a], maximum.value, maximum.logit, sharpness);
+      masses[partial].add(w);
+      values_[a] = w.target;
+      logits_[a] = is_legal(logits_[a]) ? w.policy : splat<F>(-1.0f);  // a mark for write_gradient
     });
-    merge_partials(sums);
-    const F target_scale = lane_reciprocal(sums[0].target_mass);
-    const F policy_scale = lane_reciprocal(sums[0].policy_mass);
-    F kl = kl_divergence(sums[0], target_scale);
+    merge_partials(masses);
+    const F target_scale = lane_reciprocal(masses[0].target_mass);
+    const F policy_scale = lane_reciprocal(masses[0].policy_mass);
+    const F kl = kl_divergence(masses[0], target_scale);
 
+    const F strength = add_shares(maximum, weights, kl, variance, first, count, sums, first_lane);
+    if (args_.pi_grad != nullptr) {
+      with_type(args_.grad_dtype,
+                [&](auto g) { write_gradient<decltype(g)>(first, count, strength, target_scale, policy_scale); });
+    }
+  }
+
+ private:
+  template <class Body>
+  static void with_type(qpi_dtype dtype, Body body) {
+    switch (dtype) {
+      case QPI_FLOAT16:
+        return body(Half{});
+      case QPI_BFLOAT16:
+        return body(Bfloat{});
+      default:
+        return body(0.0f);
+    }
+  }
+
+  // pi_logits; -inf where an action is illegal or the row is not there.
+  template <class X>
+  void load_logits(int64_t first, int count, F weights) {
+    const int actions = args_.actions;
+    const X* from = static_cast<const X*>(args_.pi_logits) + first * args_.pi_stride[0];
+    if (args_.pi_stride[0] == actions && args_.pi_stride[1] == 1) {
+      load_run(from, 1, static_cast<int64_t>(count) * actions, row_major_);
+    } else {
+      for (int i = 0; i < count; ++i)
+        load_run(from + i * args_.pi_stride[0], args_.pi_stride[1], actions, row_major_ + i * actions);
+    }
+    if (args_.legal_actions != nullptr) {
+      for (int i = 0; i < count; ++i) {
+        const uint8_t* legal = args_.legal_actions + (first + i) * args_.legal_stride[0];
+        float* x = row_major_ + i * actions;
+        for (int a = 0; a < actions; ++a) x[a] = legal[a * args_.legal_stride[1]] != 0 ? x[a] : -kInfinity;
+      }
+    }
+    transpose(row_major_, actions, kLanes, actions, reinterpret_cast<float*>(logits_), kLanes);
+    const Mask<F> there = weights != 0.0f;
+    for (int a = 0; a < actions; ++a) logits_[a] = legal_logit(logits_[a], there, args_.illegal_below);
+  }
+
+  // Adds the rows' shares to the statistic. What their gradients are multiplied by; 0: they have none.
+  F add_shares(const ActionMaximum<F>& maximum, F weights, F kl, F variance, int64_t first, int count, Sums& sums,
+               int first_lane) {
+    const Mask<F> plain = (weights > 0.0f) & is_finite(weights * numbers_.gradient_scale) & is_finite(weights) &
+                          maximum.usable() & (maximum.legal > 0.0f) & maximum.support_usable() &
+                          (kl <= numbers_.kl_row_max) & is_finite(kl);
+    if (all_lanes(plain) && !args_.row0) {  // so is `count` that of a pack
+      sums.template add_counted<kLanes>(first_lane, &lane(weights, 0), &lane(kl, 0), &lane(variance, 0));
+      return numbers_.gradient_scale * weights;
+    }
     F usable = maximum.usable() ? splat<F>(1.0f) : splat<F>(0.0f);
     F support_usable = maximum.support_usable() ? splat<F>(1.0f) : splat<F>(0.0f);
     F legal = maximum.legal;
-    float gradient_scale[kLanes];
-    for (int i = 0; i < kLanes; ++i) {
-      const RowStatus status = row_status(lane(usable, i) != 0.0f, lane(legal, i) > 0.0f,
-                                          lane(support_usable, i) != 0.0f, weights[i], numbers.gradient_scale);
-      gradient_scale[i] = status == RowStatus::kCounted ? numbers.gradient_scale * weights[i] : 0.0f;
-      shares[i] = row_share(status, weights[i], lane(kl, i), lane(variance, i), numbers.kl_row_max);
-      if (args.row0 && first + i != 0) shares[i] = out_of_statistic(shares[i]);
-    }
-
-    if (args.pi_grad != nullptr) {
-      switch (args.grad_dtype) {
-        case QPI_FLOAT16:
-          write_gradient<Half>(first, count, gradient_scale, target_scale, policy_scale);
-          break;
-        case QPI_BFLOAT16:
-          write_gradient<Bfloat>(first, count, gradient_scale, target_scale, policy_scale);
-          break;
-        default:
-          write_gradient<float>(first, count, gradient_scale, target_scale, policy_scale);
-          break;
-      }
-    }
-  }
-};
-
-template <class G>
-G from_float(float x);
-template <>
-inline float from_float<float>(float x) {
-  return x;
-}
-template <>
-inline Half from_float<Half>(float x) {
-  return to_half(x);
-}
-template <>
-inline Bfloat from_float<Bfloat>(float x) {
-  return to_bfloat(x);
-}
-
-template <class F>
-template <class G>
-void RowBlock<F>::write_gradient(int64_t first, int count, const float* scale, F target_scale, F policy_scale) {
-  G* grad = static_cast<G*>(args.pi_grad);
-  for (int a = 0; a < args.actions; ++a) {
     F strength{};
-    for (int i = 0; i < count; ++i) lane(strength, i) = scale[i];
-    F step = gradient_step(strength, logits[a], policy_scale, values[a], target_scale);
     for (int i = 0; i < count; ++i) {
-      G& element = grad[(first + i) * args.grad_stride[0] + a * args.grad_stride[1]];
-      if (scale[i] != 0.0f && lane(logits[a], i) >= 0.0f) {
-        const float before = args.write ? 0.0f : to_float(element);
-        element = from_float<G>(before + lane(step, i));
-      } else if (args.write) {
-        element = from_float<G>(0.0f);
-      }
+      const float weight = lane(weights, i);
+      const RowStatus status = row_status(lane(usable, i) != 0.0f, lane(legal, i) > 0.0f,
+                                          lane(support_usable, i) != 0.0f, weight, numbers_.gradient_scale);
+      if (status == RowStatus::kCounted) lane(strength, i) = numbers_.gradient_scale * weight;
+      const RowShare share = row_share(status, weight, lane(kl, i), lane(variance, i), numbers_.kl_row_max);
+      sums.add(first_lane + i, args_.row0 && first + i != 0 ? out_of_statistic(share) : share);
+    }
+    return strength;
+  }
+
+  template <class G>
+  void write_gradient(int64_t first, int count, F strength, F target_scale, F policy_scale) {
+    const int actions = args_.actions;
+    const Mask<F> has_gradient = strength != 0.0f;
+    for (int a = 0; a < actions; ++a) {
+      const F step = gradient_step(strength, logits_[a], policy_scale, values_[a], target_scale);
+      values_[a] = has_gradient & (logits_[a] >= 0.0f) ? step : -splat<F>(0.0f);
+    }
+    transpose(reinterpret_cast<const float*>(values_), kLanes, actions, kLanes, row_major_, actions);
+
+    G* to = static_cast<G*>(args_.pi_grad) + first * args_.grad_stride[0];
+    const bool every_row = args_.write || all_lanes(has_gradient);
+    if (every_row && args_.grad_stride[0] == actions && args_.grad_stride[1] == 1) {
+      store_run(row_major_, static_cast<int64_t>(count) * actions, args_.write, to, 1);
+      return;
+    }
+    for (int i = 0; i < count; ++i) {
+      if (args_.write || lane(strength, i) != 0.0f)
+        store_run(row_major_ + i * actions, actions, args_.write, to + i * args_.grad_stride[0], args_.grad_stride[1]);
     }
   }
-}
 
-// Pairwise over the lanes.
-inline StatSlot close_slot(LaneSum* lanes, int count) {
-  for (int stride = 1; stride < count; stride *= 2) {
-    for (int i = 0; i < count; i += 2 * stride) lanes[i].merge(lanes[i + stride]);
-  }
-  return {lanes[0].weighted_kl, lanes[0].weight, lanes[0].weighted_variance, lanes[0].rows, lanes[0].skipped,
-          lanes[0].clipped,     lanes[0].faults};
-}
+  const RowsArgs& args_;
+  const StepNumbers& numbers_;
+  F* values_;         // [actions]: expected values, then unnormalised targets, then the gradient's steps
+  F* logits_;         // [actions]: policy logits, then unnormalised probabilities
+  float* row_major_;  // [lane][actions]: policy logits or the gradient's steps, on their way from or to memory
+  BlockAtoms<F> atoms_;
+};
 
 // Small tiles fill a pack together, so that adjacent slots are worked on at once.
 template <class F>
@@ -295,26 +182,21 @@ void run_slots(const RowsArgs& args, const StepNumbers& numbers, int first_slot,
   const int tile_rows = args.tile_rows;
   const int together = tile_rows < kLanes ? kLanes / tile_rows : 1;  // slots
 
-  // On the stack, so that a step allocates nothing: at most 3 * 4096 packs.
-  const size_t packs = 2 * static_cast<size_t>(args.actions) + static_cast<size_t>(args.atoms);
-  F* scratch = static_cast<F*>(__builtin_alloca_with_align(packs * sizeof(F), 8 * alignof(F)));
-  const float middle = support_middle(args.support[0], args.support[(args.atoms - 1) * args.support_stride[1]]);
-  RowBlock<F> block{args, numbers, middle, scratch, scratch + args.actions, scratch + 2 * args.actions};
+  // On the stack, so that a step allocates nothing: at most 5 * 4096 packs.
+  F* scratch = static_cast<F*>(__builtin_alloca_with_align(RowBlock<F>::scratch(args) * sizeof(F), 8 * alignof(F)));
+  RowBlock<F> block(args, numbers, scratch);
 
   const int64_t tiles = tile_count(args.rows, tile_rows);
   for (int slot = first_slot; slot < end_slot; slot += together) {
     const int slots = end_slot - slot < together ? end_slot - slot : together;
-    LaneSum sums[kMaxTileRows > kLanes ? kMaxTileRows : kLanes];
+    typename RowBlock<F>::Sums sums;
     for (int64_t tile = slot; tile < tiles; tile += kStatSlots) {
       const int64_t first = tile * tile_rows, left = args.rows - first;
       const int count = static_cast<int>(left < slots * tile_rows ? left : slots * tile_rows);
-      for (int done = 0; done < count; done += kLanes) {
-        RowShare shares[kLanes] = {};
-        block.run(first + done, count - done < kLanes ? count - done : kLanes, shares);
-        for (int i = 0; i < kLanes && done + i < count; ++i) sums[done + i].add(shares[i]);
-      }
+      for (int done = 0; done < count; done += kLanes)
+        block.run(first + done, count - done < kLanes ? count - done : kLanes, sums, done);
     }
-    for (int i = 0; i < slots; ++i) args.slots[slot + i] = close_slot(sums + i * tile_rows, tile_rows);
+    for (int i = 0; i < slots; ++i) args.slots[slot + i] = sums.close(i * tile_rows, tile_rows);
   }
 }
 

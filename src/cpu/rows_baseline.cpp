@@ -1,5 +1,6 @@
 // Any processor: one row at a time.
 #define QPI_ISA baseline
+#include "pack_float.h"
 #include "rows.h"
 
 namespace qpi::cpu {
