@@ -392,12 +392,12 @@ qpi_status check_pointers(int32_t device, const NamedPointer* pointers, int coun
                                    CU_POINTER_ATTRIBUTE_IS_MANAGED};
     unsigned type = 0;
     int ordinal = -1;
-    bool managed = false;
+    unsigned managed = 0;  // the driver writes four bytes
     void* answers[] = {&type, &ordinal, &managed};
     const auto address = reinterpret_cast<CUdeviceptr>(pointers[i].pointer);
     // The numbers of CUresult are those of cudaError_t.
     QPI_CUDA_TRY(static_cast<int>(driver().pointer_attributes(3, asked, answers, address)), pointers[i].name);
-    if (managed) continue;
+    if (managed != 0) continue;
     if (type != CU_MEMORYTYPE_DEVICE) {
       return fail(QPI_ERROR_POINTER, "%s is %p, which is host memory; expected memory of GPU %" PRId32,
                   pointers[i].name, pointers[i].pointer, device);
