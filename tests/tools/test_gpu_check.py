@@ -257,6 +257,15 @@ def test_the_clock():
     assert Clock(1e-6).left(400, 50) == 1
 
 
+def test_the_benchmark_leaves_half_of_a_short_time_to_the_checks():
+    assert Clock(0).half_at_most(150) == 150
+    assert Clock(1e6).half_at_most(150) == 150
+    assert Clock(1e-6).half_at_most(150) == 0
+    late = Clock(100)
+    late.end = time.monotonic() + 100
+    assert 49 < late.half_at_most(150) <= 50
+
+
 # ---- the suites ----------------------------------------------------------------------------------------------------
 
 JUNIT = """<?xml version="1.0"?>

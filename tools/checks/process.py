@@ -30,6 +30,10 @@ class Clock:
         """At most `most` seconds, and no more than what is left but for `reserve`; at least one."""
         return most if self.end is None else max(min(most, self.end - reserve - time.monotonic()), 1.0)
 
+    def half_at_most(self, seconds: float) -> float:
+        """So many seconds, but no more than half of what is left."""
+        return seconds if self.end is None else max(min(seconds, (self.end - time.monotonic()) / 2), 0.0)
+
 
 @dataclass
 class Finished:
