@@ -1,4 +1,7 @@
 // The CPU backend: instruction set, threads, and the end of a step.
+#if QPI_WITH_X86_SIMD
+#include <cpuid.h>
+#endif
 #include <sched.h>
 
 #include <functional>
@@ -11,6 +14,14 @@
 namespace qpi::cpu {
 
 namespace {
+
+#if QPI_WITH_X86_SIMD
+// Not every compiler's __builtin_cpu_supports knows the name.
+bool has_f16c() {
+  unsigned a, b, c, d;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+#endif
 
 RunSlots run_slots_of(Isa isa) {
 #if QPI_WITH_X86_SIMD
@@ -75,7 +86,7 @@ void with_image(const IsvWords& isv, Body body) {
 bool isa_supported(Isa isa) {
 #if QPI_WITH_X86_SIMD
   __builtin_cpu_init();
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
   if (isa == Isa::kAvx2) return avx2;
   if (isa == Isa::kAvx512) {
     return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
