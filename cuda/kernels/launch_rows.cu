@@ -30,9 +30,10 @@ int load_kernels(size_t shared_bytes, int64_t atoms, bool large_clusters) {
         return error;
     }
     if (large_clusters) {
-      if (const int error =
-              cudaFuncSetAttribute(block_kernel(dtype, atoms), cudaFuncAttributeNonPortableClusterSizeAllowed, 1))
-        return error;
+      // Where a GPU does not have them, cluster_fits will say so.
+      if (cudaFuncSetAttribute(block_kernel(dtype, atoms), cudaFuncAttributeNonPortableClusterSizeAllowed, 1) !=
+          cudaSuccess)
+        cudaGetLastError();
     }
   }
   for (const void* const* kernel = kCommitKernels; *kernel != nullptr; ++kernel) {
@@ -81,8 +82,14 @@ int cluster_fits(const RowsLaunch& launch, qpi_dtype q_dtype, int64_t atoms, boo
   config.attrs = &cluster;
   config.numAttrs = 1;
   int clusters = 0;
-  const int error = cudaOccupancyMaxActiveClusters(&clusters, rows_kernel(launch.kernel, q_dtype, atoms), &config);
-  *fits = clusters > 0;
+  const cudaError_t error =
+      cudaOccupancyMaxActiveClusters(&clusters, rows_kernel(launch.kernel, q_dtype, atoms), &config);
+  *fits = error == cudaSuccess && clusters > 0;
+  // Some GPUs know no clusters of this size at all.
+  if (error == cudaErrorInvalidClusterSize) {
+    cudaGetLastError();
+    return cudaSuccess;
+  }
   return error;
 }
 

@@ -7,7 +7,7 @@
 // and all lanes write the gradient.
 //
 // Per row of 11 actions and 21 atoms in float32: 924 + 44 bytes read, 44 read and written; 231 + 22 exponentials. An
-// H200 at its copy rate has time for 230 warp instructions a row; an atom takes 6, a row about 120.
+// H200 at its copy rate has time for 230 warp instructions a row; an atom takes 6, a row 132.
 #include <cuda_runtime.h>
 
 #include <type_traits>
