@@ -29,11 +29,20 @@ if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX} AND NOT "$ENV{QPI_SYSTEM
   endif()
 endif()
 
-# SASS for every generation that CUDA 13 knows and this library supports, PTX for what comes after them.
-if(NOT CMAKE_CUDA_ARCHITECTURES)
-  set(CMAKE_CUDA_ARCHITECTURES
-      75-real 80-real 86-real 89-real 90-real 100-real 110-real 120
-      CACHE STRING "CUDA architectures")
+# SASS for every generation that CUDA 13 knows and this library supports, PTX for what comes after them. Where the
+# caller names no architectures, neighbours share the first half of their compilation (-> PTX), which is the longer one.
+if(CMAKE_CUDA_ARCHITECTURES)
+  set(QPI_CUDA_GENERATIONS "")
+  set(QPI_CUDA_ARCHITECTURES ${CMAKE_CUDA_ARCHITECTURES})
+else()
+  set(QPI_CUDA_GENERATIONS
+      "--generate-code=arch=compute_75,code=[sm_75]"
+      "--generate-code=arch=compute_80,code=[sm_80,sm_86,sm_89]"
+      "--generate-code=arch=compute_90,code=[sm_90]"
+      "--generate-code=arch=compute_100,code=[sm_100,sm_110,sm_120,compute_100]")
+  string(REGEX MATCHALL "sm_[0-9]+" QPI_CUDA_ARCHITECTURES "${QPI_CUDA_GENERATIONS}")
+  list(TRANSFORM QPI_CUDA_ARCHITECTURES REPLACE "sm_" "")
+  set(CMAKE_CUDA_ARCHITECTURES OFF)
 endif()
 
 if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
@@ -55,6 +64,6 @@ endif()
 function(qpi_cuda_options target)
   set_target_properties(${target} PROPERTIES CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON CUDA_EXTENSIONS OFF
                                              CUDA_RUNTIME_LIBRARY Static)
-  set(_options -fmad=false -Xcompiler=-ffp-contract=off,-Wall --threads=${QPI_NVCC_THREADS})
+  set(_options ${QPI_CUDA_GENERATIONS} -fmad=false -Xcompiler=-ffp-contract=off,-Wall --threads=${QPI_NVCC_THREADS})
   target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:${_options}>")
 endfunction()

@@ -51,12 +51,6 @@ __device__ inline void with_type(qpi_dtype dtype, Body body) {
   }
 }
 
-__device__ inline float load_element(const void* base, qpi_dtype dtype, int64_t i) {
-  if (dtype == QPI_FLOAT32) return static_cast<const float*>(base)[i];
-  if (dtype == QPI_FLOAT16) return to_float(static_cast<const __half*>(base)[i]);
-  return to_float(static_cast<const __nv_bfloat16*>(base)[i]);
-}
-
 // An element as it lies in memory, so that it can be on its way while others are asked for.
 __device__ inline uint32_t load_raw(const void* base, qpi_dtype dtype, int64_t i) {
   if (dtype == QPI_FLOAT32) return static_cast<const uint32_t*>(base)[i];
@@ -66,6 +60,9 @@ __device__ inline float raw_to_float(uint32_t raw, qpi_dtype dtype) {
   if (dtype == QPI_FLOAT32) return __uint_as_float(raw);
   if (dtype == QPI_FLOAT16) return __half2float(__ushort_as_half(static_cast<unsigned short>(raw)));
   return __uint_as_float(raw << 16);
+}
+__device__ inline float load_element(const void* base, qpi_dtype dtype, int64_t i) {
+  return raw_to_float(load_raw(base, dtype, i), dtype);
 }
 
 // ---- atoms -------------------------------------------------------------------------------------------------------

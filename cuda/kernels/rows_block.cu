@@ -7,7 +7,6 @@
 //
 // Bytes do not matter here; the chain of dependent steps does: one trip to memory, two or three barriers, about 600
 // dependent instructions.
-#include <cooperative_groups.h>
 #include <cuda_runtime.h>
 
 #include "device_finish.cuh"
@@ -22,6 +21,7 @@ namespace {
 constexpr int kMine = kBlockMaxActions / kPartials;  // actions of a lane
 constexpr int kOften = 3;                            // as many as it often has
 constexpr int kRowsOfWarp = kWarp / kPartials;
+constexpr int kSeedAtoms = 21;                          // a number worth a loop of its own
 constexpr int kMaxWarps = kBlockMaxRows / kRowsOfWarp;  // that have rows
 
 // What the rows of a warp add to the statistic.
@@ -119,10 +119,10 @@ __device__ inline void add_up(const RowShare& row, WarpSum* to) {
 // Where a warp of this block leaves its sum: in the shared memory of the cluster's first block.
 __device__ inline WarpSum* sum_at_first(WarpSum* sums, int index) {
 #if __CUDA_ARCH__ >= 900
-  return cooperative_groups::this_cluster().map_shared_rank(sums, 0) + index;
-#else
-  return sums + index;  // one block
+  // cooperative_groups has this too, but its header costs more build time than the kernel.
+  asm("mapa.u64 %0, %1, 0;" : "=l"(sums) : "l"(sums));
 #endif
+  return sums + index;  // before compute capability 9.0 there is one block
 }
 // A barrier of the cluster in two halves; what a thread wrote before the first is seen after the second.
 __device__ inline void arrive_at_cluster() {
@@ -138,7 +138,6 @@ __device__ inline void wait_for_cluster() {
 #endif
 }
 
-template <int Atoms, class Q>
 __global__ void __launch_bounds__(kBlockMaxThreads)
     block_rows(const __grid_constant__ RowsArgs args, const __grid_constant__ FinishArgs finish,
                const __grid_constant__ BlockLaunch launch) {
@@ -163,8 +162,8 @@ __global__ void __launch_bounds__(kBlockMaxThreads)
   if (!launch.whole) allow_finish_to_start();
   if (clustered) arrive_at_cluster();  // nobody writes to the first block before it is there
   // Everything that is read, all of it under way before any of it is used. The logits first: they are the most.
-  const Q* q = static_cast<const Q*>(args.q_logits) + first * actions * atoms;
-  const unsigned q_bytes = items * atoms * sizeof(Q);
+  const char* q = static_cast<const char*>(args.q_logits) + first * actions * atoms * shape.q_bytes;
+  const unsigned q_bytes = items * atoms * shape.q_bytes;
   const bool bulk = kBulkCopies && whole_chunks(q, q_bytes);
   Ring ring;
   ring.init(reinterpret_cast<uint64_t*>(shared + BlockLayout::kBarrier), threadIdx.x == 0 ? 1 : 0);
@@ -199,11 +198,20 @@ __global__ void __launch_bounds__(kBlockMaxThreads)
   if (bulk) ring.wait_for(0);
 
   const float reciprocal = 1.0f / static_cast<float>(actions);
+  const auto reduce_items = [&](auto type, auto known) {
+    using Q = decltype(type);
+    constexpr int kAtoms = decltype(known)::value;
 #pragma unroll 1
-  for (int item = threadIdx.x; item < items; item += blockDim.x) {
-    const float* centred = support;
-    if (!shape.shared_support) centred += (item - quotient(item, reciprocal) * actions) * support_pitch(shape);
-    values[item] = reduce_short<Atoms>(reinterpret_cast<const Q*>(staged_q) + item * atoms, centred, atoms);
+    for (int item = threadIdx.x; item < items; item += blockDim.x) {
+      const float* centred = support;
+      if (!shape.shared_support) centred += (item - quotient(item, reciprocal) * actions) * support_pitch(shape);
+      values[item] = reduce_short<kAtoms>(reinterpret_cast<const Q*>(staged_q) + item * atoms, centred, atoms);
+    }
+  };
+  if (args.q_dtype == QPI_FLOAT32 && atoms == kSeedAtoms) {
+    reduce_items(float{}, IntConstant<kSeedAtoms>{});
+  } else {
+    with_type(args.q_dtype, [&](auto type) { reduce_items(type, IntConstant<0>{}); });
   }
   const StepNumbers numbers = check_step_input(load_step_input(storage.isv.image(args.isv), args.grad_scale),
                                                args.running_std, args.reduction_scale);
@@ -265,17 +273,6 @@ __global__ void __launch_bounds__(kBlockMaxThreads)
 
 size_t block_shared_bytes(const TileShape& shape, int rows) { return BlockLayout(shape, rows).total; }
 
-const void* block_kernel(qpi_dtype q_dtype, int64_t atoms) {
-  switch (q_dtype) {
-    case QPI_FLOAT16:
-      return reinterpret_cast<const void*>(block_rows<0, __half>);
-    case QPI_BFLOAT16:
-      return reinterpret_cast<const void*>(block_rows<0, __nv_bfloat16>);
-    default:
-      // 21 atoms is the seed kernels' number, worth a kernel of its own; each one more costs build time on every GPU.
-      return atoms == 21 ? reinterpret_cast<const void*>(block_rows<21, float>)
-                         : reinterpret_cast<const void*>(block_rows<0, float>);
-  }
-}
+const void* block_kernel() { return reinterpret_cast<const void*>(block_rows); }
 
 }  // namespace qpi::gpu

@@ -1,5 +1,4 @@
-// The rows kernels by dtype of q_logits (and, where there is a kernel for it, by number of atoms); launch_rows.cu
-// starts them.
+// The rows kernels, where there are several by dtype of q_logits and number of atoms; launch_rows.cpp starts them.
 #pragma once
 
 #include <qpi_distill.h>
@@ -12,9 +11,9 @@ constexpr int kBlockMaxActions = 20;
 constexpr int kBlockMaxRows = 64;
 constexpr int kMaxClusterBlocks = 16;
 
-const void* stream_kernel(qpi_dtype q_dtype);
+const void* stream_kernel();
 const void* tile_kernel(qpi_dtype q_dtype, int64_t atoms);
-const void* block_kernel(qpi_dtype q_dtype, int64_t atoms);
+const void* block_kernel();
 
 // The other kernels of the library, for loading them ahead; the lists end with NULL.
 extern const void* const kCommitKernels[];

@@ -19,9 +19,9 @@ constexpr int kRowsTogether = kWarp / kPartials;  // what one warp reduces
 constexpr int kSlotLanes = kMaxTileRows;          // a lane for each row of a tile
 
 // The expected value of one action by `Lanes` adjacent lanes; the number of loops differs between them, the calls that
-// need every lane do not. Partial sums as in row_math.h.
-template <int Lanes, class Q>
-__device__ inline float walk_atoms(const RowsArgs& args, const Q* q, const float* support, float middle, bool legal) {
+// need every lane do not. Partial sums as in row_math.h. `q` is the element of its first atom.
+template <int Lanes>
+__device__ inline float walk_atoms(const RowsArgs& args, int64_t q, const float* support, float middle, bool legal) {
   const int lane = threadIdx.x % Lanes;
   const int64_t q_step = args.q_stride[2], support_step = args.support_stride[1];
   const int atoms = legal ? args.atoms : 0;
@@ -35,7 +35,7 @@ __device__ inline float walk_atoms(const RowsArgs& args, const Q* q, const float
       }
     }
   };
-  const auto logit = [&](int z) { return to_float(q[z * q_step]); };
+  const auto logit = [&](int z) { return load_element(args.q_logits, args.q_dtype, q + z * q_step); };
   const auto mean_of = [&](auto weight) {
     AtomSums<float> sums;
     for_each([&](int z) { sums.add(weight(logit(z)), support[z * support_step] - middle); });
@@ -50,7 +50,6 @@ __device__ inline float walk_atoms(const RowsArgs& args, const Q* q, const float
   return is_finite(mean) ? mean : any;
 }
 
-template <class Q>
 __global__ void __launch_bounds__(kStreamThreads) stream_rows(const __grid_constant__ RowsArgs args) {
   __shared__ float values[kItems];
   __shared__ float logits[kItems];
@@ -90,8 +89,7 @@ __global__ void __launch_bounds__(kStreamThreads) stream_rows(const __grid_const
               x = legal_logit(x, true, args.illegal_below);
             }
             const bool legal = is_legal(x);
-            const Q* q =
-                static_cast<const Q*>(args.q_logits) + (legal ? row * args.q_stride[0] + a * args.q_stride[1] : 0);
+            const int64_t q = legal ? row * args.q_stride[0] + a * args.q_stride[1] : 0;
             const float* support = args.support + (legal ? a * args.support_stride[0] : 0);
             const float value = walk_atoms<kLanes>(args, q, support, middle, legal);
             if (item < items && threadIdx.x % kLanes == 0) {
@@ -150,15 +148,6 @@ __global__ void __launch_bounds__(kStreamThreads) stream_rows(const __grid_const
 
 }  // namespace
 
-const void* stream_kernel(qpi_dtype q_dtype) {
-  switch (q_dtype) {
-    case QPI_FLOAT16:
-      return reinterpret_cast<const void*>(stream_rows<__half>);
-    case QPI_BFLOAT16:
-      return reinterpret_cast<const void*>(stream_rows<__nv_bfloat16>);
-    default:
-      return reinterpret_cast<const void*>(stream_rows<float>);
-  }
-}
+const void* stream_kernel() { return reinterpret_cast<const void*>(stream_rows); }
 
 }  // namespace qpi::gpu

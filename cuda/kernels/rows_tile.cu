@@ -10,8 +10,6 @@
 // H200 at its copy rate has time for 230 warp instructions a row; an atom takes 6, a row 132.
 #include <cuda_runtime.h>
 
-#include <type_traits>
-
 #include "device_rows.cuh"
 #include "launch.h"
 #include "packed_rows.cuh"
@@ -72,8 +70,12 @@ struct TileWalk {
   }
 };
 
-template <int Atoms, class Q>
-__global__ void __maxnreg__(sizeof(Q) == 4 || Atoms == 51 ? 168 : 80)
+// Registers for 12 warps a multiprocessor, or for 24.
+constexpr int kFewWarps = 168, kManyWarps = 80;
+
+// `Atoms`: the numbers of atoms with a loop of their own; 0 is for every other.
+template <class Q, int Registers, int... Atoms>
+__global__ void __maxnreg__(Registers)
     tile_rows(const __grid_constant__ RowsArgs args, const __grid_constant__ TileLaunch launch) {
   extern __shared__ __align__(16) char shared[];
   const int actions = args.actions, atoms = args.atoms;
@@ -173,10 +175,16 @@ __global__ void __maxnreg__(sizeof(Q) == 4 || Atoms == 51 ? 168 : 80)
         if (shape.shared_support) return support;
         return support + (item - quotient(item, reciprocal) * actions) * support_pitch(shape);
       };
-      if (Atoms > 0 || atoms <= kShortAtoms) {
+      const auto reduce_items = [&](auto known) {
+        constexpr int kAtoms = decltype(known)::value;
 #pragma unroll 1
-        for (int item = lane; item < here; item += kWarp)
-          values[base + item] = reduce_short<Atoms>(q + item * atoms, support_at(base + item), atoms);
+        for (int item = lane; item < here; item += kWarp) {
+          const int count = kAtoms > 0 ? kAtoms : atoms;
+          values[base + item] = reduce_short<kAtoms>(q + item * count, support_at(base + item), count);
+        }
+      };
+      if (atoms <= kShortAtoms) {
+        (void)(... || ((Atoms == 0 || Atoms == atoms) && (reduce_items(IntConstant<Atoms>{}), true)));
       } else {
 #pragma unroll 1
         for (int item = lane / kLongPartials; item - lane / kLongPartials < here; item += kWarp / kLongPartials) {
@@ -260,31 +268,23 @@ __global__ void __maxnreg__(sizeof(Q) == 4 || Atoms == 51 ? 168 : 80)
   }
 }
 
-// 51 atoms is what most C51 critics have, 21 what the seed kernels have: worth kernels of their own. Each one more
-// costs build time on every GPU.
-template <class Q>
-const void* tile_kernel_of(int64_t atoms) {
-  if (atoms == 21) return reinterpret_cast<const void*>(tile_rows<21, Q>);
-  if constexpr (!std::is_same_v<Q, __half>) {
-    if (atoms == 51) return reinterpret_cast<const void*>(tile_rows<51, Q>);
-  }
-  return reinterpret_cast<const void*>(tile_rows<0, Q>);
-}
-
 }  // namespace
 
 size_t tile_shared_bytes(const TileShape& shape, int warps, const TileLaunch& launch) {
   return support_bytes(shape) + static_cast<size_t>(warps) * TileLayout(shape, launch).total;
 }
 
+// 51 atoms is what most C51 critics have, 21 what the seed kernels have. Half-precision atoms leave room for twice as
+// many warps, unless 51 of them are in registers.
 const void* tile_kernel(qpi_dtype q_dtype, int64_t atoms) {
   switch (q_dtype) {
     case QPI_FLOAT16:
-      return tile_kernel_of<__half>(atoms);
+      return reinterpret_cast<const void*>(tile_rows<__half, kManyWarps, 0>);
     case QPI_BFLOAT16:
-      return tile_kernel_of<__nv_bfloat16>(atoms);
+      return atoms == 51 ? reinterpret_cast<const void*>(tile_rows<__nv_bfloat16, kFewWarps, 51>)
+                         : reinterpret_cast<const void*>(tile_rows<__nv_bfloat16, kManyWarps, 21, 0>);
     default:
-      return tile_kernel_of<float>(atoms);
+      return reinterpret_cast<const void*>(tile_rows<float, kFewWarps, 21, 51, 0>);
   }
 }
 

@@ -1,4 +1,4 @@
-// The GPU backend as the C ABI sees it. device.cu implements it; without CUDA, absent.cpp does, by refusing.
+// The GPU backend as the C ABI sees it; a build without CUDA has absent.cpp, which refuses.
 #pragma once
 
 #include <qpi_distill.h>

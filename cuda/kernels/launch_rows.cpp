@@ -9,8 +9,8 @@ namespace qpi::gpu {
 namespace {
 
 const void* rows_kernel(qpi_kernel kernel, qpi_dtype q_dtype, int64_t atoms) {
-  if (kernel == QPI_KERNEL_BLOCK) return block_kernel(q_dtype, atoms);
-  return kernel == QPI_KERNEL_TILE ? tile_kernel(q_dtype, atoms) : stream_kernel(q_dtype);
+  if (kernel == QPI_KERNEL_BLOCK) return block_kernel();
+  return kernel == QPI_KERNEL_TILE ? tile_kernel(q_dtype, atoms) : stream_kernel();
 }
 
 int load(const void* function) {
@@ -21,20 +21,18 @@ int load(const void* function) {
 }  // namespace
 
 int load_kernels(size_t shared_bytes, int64_t atoms, bool large_clusters) {
-  for (const qpi_dtype dtype : {QPI_FLOAT32, QPI_FLOAT16, QPI_BFLOAT16}) {
-    if (const int error = load(stream_kernel(dtype))) return error;
-    for (const void* kernel : {tile_kernel(dtype, atoms), block_kernel(dtype, atoms)}) {
-      if (const int error = load(kernel)) return error;
-      if (const int error =
-              cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)))
-        return error;
-    }
-    if (large_clusters) {
-      // Where a GPU does not have them, cluster_fits will say so.
-      if (cudaFuncSetAttribute(block_kernel(dtype, atoms), cudaFuncAttributeNonPortableClusterSizeAllowed, 1) !=
-          cudaSuccess)
-        cudaGetLastError();
-    }
+  if (const int error = load(stream_kernel())) return error;
+  for (const void* kernel : {tile_kernel(QPI_FLOAT32, atoms), tile_kernel(QPI_FLOAT16, atoms),
+                             tile_kernel(QPI_BFLOAT16, atoms), block_kernel()}) {
+    if (const int error = load(kernel)) return error;
+    if (const int error =
+            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)))
+      return error;
+  }
+  if (large_clusters) {
+    // Where a GPU does not have them, cluster_fits will say so.
+    if (cudaFuncSetAttribute(block_kernel(), cudaFuncAttributeNonPortableClusterSizeAllowed, 1) != cudaSuccess)
+      cudaGetLastError();
   }
   for (const void* const* kernel = kCommitKernels; *kernel != nullptr; ++kernel) {
     if (const int error = load(*kernel)) return error;
