@@ -1,6 +1,8 @@
 // What the kernels for packed arrays share: their shape in shared memory, and the reduction of an action's atoms there.
 #pragma once
 
+#include <type_traits>
+
 #include "device_rows.cuh"
 #include "launch.h"
 
@@ -75,18 +77,100 @@ __device__ inline void for_each_group(int atoms, Body body) {
   for (; z < atoms; z += kPartials) body(z, IntConstant<kPartials>{}, atoms - z);
 }
 
-template <int Count>
-__device__ inline void add_maxima(AtomMaximum<float> (&maxima)[kPartials], const float (&x)[Count], int left) {
+// The logits of `Count` neighbouring atoms as they lie in memory, `left` of them there, and their largest.
+template <class Q>
+struct Neighbours {
+  template <int Count>
+  struct Group {
+    float x[Count];
+
+    __device__ Group(const Q* q, int left) {
 #pragma unroll
-  for (int i = 0; i < Count; ++i) {
-    if (i < left) maxima[i % kPartials].add(x[i]);
+      for (int i = 0; i < Count; ++i) x[i] = i < left ? q[i] : 0.0f;
+    }
+    __device__ float operator[](int i) const { return x[i]; }
+  };
+
+  AtomMaximum<float> maxima[kPartials];
+
+  template <int Count>
+  __device__ void add(const Group<Count>& group, int left) {
+#pragma unroll
+    for (int i = 0; i < Count; ++i) {
+      if (i < left) maxima[i % kPartials].add(group[i]);
+    }
   }
+  __device__ AtomMaximum<float> maximum() { return RowTeam<1>::merge(maxima); }
+};
+
+__device__ inline __half2 as_pair(uint32_t word, __half) { return *reinterpret_cast<const __half2*>(&word); }
+__device__ inline __nv_bfloat162 as_pair(uint32_t word, __nv_bfloat16) {
+  return *reinterpret_cast<const __nv_bfloat162*>(&word);
 }
+template <class Pair>
+__device__ inline uint32_t as_word(Pair pair) {
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+__device__ inline float low_half(uint32_t word, __half type) { return __low2float(as_pair(word, type)); }
+__device__ inline float high_half(uint32_t word, __half type) { return __high2float(as_pair(word, type)); }
+__device__ inline float low_half(uint32_t word, __nv_bfloat16) { return __uint_as_float(word << 16); }
+__device__ inline float high_half(uint32_t word, __nv_bfloat16) { return __uint_as_float(word & 0xffff0000u); }
+
+// Half-precision logits stay in pairs: half the loads, half the registers and half the comparisons.
+template <class Q>
+struct HalfNeighbours {
+  template <int Count>
+  struct Group {
+    static constexpr int kWords = (Count + 1) / 2;
+    uint32_t word[kWords];
+
+    __device__ Group(const Q* q, int left) {
+      // Where the first one is the upper half of a word, all of them move down by a half.
+      const auto address = reinterpret_cast<uintptr_t>(q);
+      const int odd = address / 2 % 2;
+      const auto* words = reinterpret_cast<const uint32_t*>(address - 2 * odd);
+      uint32_t raw[kWords + 1];
+#pragma unroll
+      for (int i = 0; i <= kWords; ++i) raw[i] = 2 * i < left + odd ? words[i] : 0;
+#pragma unroll
+      for (int i = 0; i < kWords; ++i) word[i] = __funnelshift_r(raw[i], raw[i + 1], 16 * odd);
+    }
+    __device__ float operator[](int i) const {
+      return i % 2 == 0 ? low_half(word[i / 2], Q{}) : high_half(word[i / 2], Q{});
+    }
+  };
+
+  uint32_t largest[2] = {kLowest, kLowest};
+
+  __device__ void add_word(uint32_t word, int which = 0) {
+    largest[which] = as_word(__hmax2_nan(as_pair(largest[which], Q{}), as_pair(word, Q{})));
+  }
+  template <int Count>
+  __device__ void add(const Group<Count>& group, int left) {
+#pragma unroll
+    for (int i = 0; i < Group<Count>::kWords; ++i) {
+      uint32_t word = group.word[i];
+      if (2 * i + 1 >= left) word = __byte_perm(word, 0, 0x1010);  // its upper half is not ours
+      if (2 * i < left) add_word(word, i % 2);
+    }
+  }
+  __device__ AtomMaximum<float> maximum() const {
+    const uint32_t both = as_word(__hmax2_nan(as_pair(largest[0], Q{}), as_pair(largest[1], Q{})));
+    return {lane_max_or_nan(low_half(both, Q{}), high_half(both, Q{}))};
+  }
+
+ private:
+  static constexpr uint32_t kLowest = std::is_same_v<Q, __half> ? 0xfc00fc00u : 0xff80ff80u;  // minus infinity
+};
+template <>
+struct Neighbours<__half> : HalfNeighbours<__half> {};
+template <>
+struct Neighbours<__nv_bfloat16> : HalfNeighbours<__nv_bfloat16> {};
 
 // `centred` is 16-byte aligned.
-template <int Count>
-__device__ inline void add_weights(AtomSums<float> (&sums)[kPartials], const AtomWeights& weight,
-                                   const float (&x)[Count], const float* centred, int left) {
+template <int Count, class Group>
+__device__ inline void add_weights(AtomSums<float> (&sums)[kPartials], const AtomWeights& weight, const Group& x,
+                                   const float* centred, int left) {
 #pragma unroll
   for (int i = 0; i < Count; i += kPartials) {
     const float4 c = *reinterpret_cast<const float4*>(centred + i);
@@ -102,29 +186,23 @@ __device__ inline void add_weights(AtomSums<float> (&sums)[kPartials], const Ato
 template <int Atoms, class Q>
 __device__ inline float reduce_short(const Q* q, const float* centred, int runtime_atoms) {
   const int atoms = Atoms > 0 ? Atoms : runtime_atoms;
-  AtomMaximum<float> maxima[kPartials];
+  Neighbours<Q> all;
   AtomSums<float> sums[kPartials];
   if constexpr (Atoms > 0) {
-    float x[Atoms];
-#pragma unroll
-    for (int z = 0; z < Atoms; ++z) x[z] = to_float(q[z]);
-    add_maxima(maxima, x, Atoms);
-    add_weights(sums, AtomWeights(RowTeam<1>::merge(maxima)), x, centred, Atoms);
+    const typename Neighbours<Q>::template Group<Atoms> x(q, Atoms);
+    all.add(x, Atoms);
+    add_weights<Atoms>(sums, AtomWeights(all.maximum()), x, centred, Atoms);
   } else {
-    const auto load = [&](auto& x, int z, int left) {
-#pragma unroll
-      for (int i = 0; i < static_cast<int>(sizeof x / sizeof x[0]); ++i) x[i] = i < left ? to_float(q[z + i]) : 0.0f;
+    const auto for_each = [&](auto body) {
+      for_each_group(atoms, [&](int z, auto count, int left) {
+        const typename Neighbours<Q>::template Group<decltype(count)::value> x(q + z, left);
+        body(z, count, x, left);
+      });
     };
-    for_each_group(atoms, [&](int z, auto count, int left) {
-      float x[decltype(count)::value];
-      load(x, z, left);
-      add_maxima(maxima, x, left);
-    });
-    const AtomWeights weight(RowTeam<1>::merge(maxima));
-    for_each_group(atoms, [&](int z, auto count, int left) {
-      float x[decltype(count)::value];
-      load(x, z, left);
-      add_weights(sums, weight, x, centred + z, left);
+    for_each([&](int, auto, const auto& x, int left) { all.add(x, left); });
+    const AtomWeights weight(all.maximum());
+    for_each([&](int z, auto count, const auto& x, int left) {
+      add_weights<decltype(count)::value>(sums, weight, x, centred + z, left);
     });
   }
   const float mean = RowTeam<1>::merge(sums).mean();
@@ -177,7 +255,15 @@ template <bool Even, class Q>
 __device__ inline float reduce_long(const Q* q, const float* centred, int atoms, bool there) {
   const int mine = there ? atoms : 0;
   AtomMaximum<float> maximum;
-  for_each_long_atom<Even>(q, centred, mine, [&](float x, float) { maximum.add(x); });
+  if constexpr (Even && sizeof(Q) == 2) {
+    Neighbours<Q> pairs;
+#pragma unroll 4
+    for (int z = 2 * (threadIdx.x % kLongPartials); z < mine; z += 2 * kLongPartials)
+      pairs.add_word(*reinterpret_cast<const uint32_t*>(q + z));
+    maximum = pairs.maximum();
+  } else {
+    for_each_long_atom<Even>(q, centred, mine, [&](float x, float) { maximum.add(x); });
+  }
   merge_lanes(maximum, 1, kLongPartials);
   const AtomWeights weight(maximum);
   AtomSums<float> sums;

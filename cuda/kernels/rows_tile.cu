@@ -10,6 +10,8 @@
 // H200 at its copy rate has time for 230 warp instructions a row; an atom takes 6, a row 132.
 #include <cuda_runtime.h>
 
+#include <type_traits>
+
 #include "device_rows.cuh"
 #include "launch.h"
 #include "packed_rows.cuh"
@@ -73,8 +75,24 @@ struct TileWalk {
 // Registers for 12 warps a multiprocessor, or for 24.
 constexpr int kFewWarps = 168, kManyWarps = 80;
 
-// `Atoms`: the numbers of atoms with a loop of their own; 0 is for every other.
-template <class Q, int Registers, int... Atoms>
+// A loop over the atoms of items: which logits it is for. kUpToShort and kMoreThanShort stand for every number there.
+constexpr int kUpToShort = 0, kMoreThanShort = -1;
+
+template <class Type, int Atoms>
+struct AtomLoop {
+  using Q = Type;
+  static constexpr int kAtoms = Atoms;
+
+  __host__ __device__ static bool serves(qpi_dtype dtype, int64_t atoms) {
+    constexpr qpi_dtype kDtype = std::is_same_v<Q, float>    ? QPI_FLOAT32
+                                 : std::is_same_v<Q, __half> ? QPI_FLOAT16
+                                                             : QPI_BFLOAT16;
+    return dtype == kDtype && (Atoms > 0 ? atoms == Atoms : (atoms > kShortAtoms) == (Atoms == kMoreThanShort));
+  }
+};
+
+// The first of `Loops` that serves is run.
+template <int Registers, class... Loops>
 __global__ void __maxnreg__(Registers)
     tile_rows(const __grid_constant__ RowsArgs args, const __grid_constant__ TileLaunch launch) {
   extern __shared__ __align__(16) char shared[];
@@ -98,7 +116,7 @@ __global__ void __maxnreg__(Registers)
 
   Ring ring;
   // The chunk to fetch next: where it is, and how many items its tile still has from there on.
-  const unsigned item_bytes = atoms * sizeof(Q);
+  const unsigned item_bytes = atoms * shape.q_bytes;
   TileWalk ahead = now;
   const char* ahead_q = nullptr;
   int ahead_items = 0;
@@ -169,33 +187,34 @@ __global__ void __maxnreg__(Registers)
     for (int base = 0; base < items; base += chunk_items) {
       ring.wait(buffer);
       __syncwarp();
-      const Q* q = reinterpret_cast<const Q*>(mine + buffer * at.chunk);
       const int here = items - base < chunk_items ? items - base : chunk_items;
       const auto support_at = [&](int item) {
         if (shape.shared_support) return support;
         return support + (item - quotient(item, reciprocal) * actions) * support_pitch(shape);
       };
-      const auto reduce_items = [&](auto known) {
-        constexpr int kAtoms = decltype(known)::value;
-#pragma unroll 1
-        for (int item = lane; item < here; item += kWarp) {
+      const auto reduce_items = [&](auto loop) {
+        using Q = typename decltype(loop)::Q;
+        constexpr int kAtoms = decltype(loop)::kAtoms;
+        const Q* q = reinterpret_cast<const Q*>(mine + buffer * at.chunk);
+        if constexpr (kAtoms != kMoreThanShort) {
           const int count = kAtoms > 0 ? kAtoms : atoms;
-          values[base + item] = reduce_short<kAtoms>(q + item * count, support_at(base + item), count);
+#pragma unroll 1
+          for (int item = lane; item < here; item += kWarp)
+            values[base + item] = reduce_short<kAtoms>(q + item * count, support_at(base + item), count);
+        } else {
+#pragma unroll 1
+          for (int item = lane / kLongPartials; item - lane / kLongPartials < here; item += kWarp / kLongPartials) {
+            const bool present = item < here;
+            const int used = present ? item : 0;
+            const Q* of_item = q + used * atoms;
+            const float value = atoms % 2 == 0 ? reduce_long<true>(of_item, support_at(base + used), atoms, present)
+                                               : reduce_long<false>(of_item, support_at(base + used), atoms, present);
+            if (present) values[base + item] = value;
+          }
         }
       };
-      if (atoms <= kShortAtoms) {
-        (void)(... || ((Atoms == 0 || Atoms == atoms) && (reduce_items(IntConstant<Atoms>{}), true)));
-      } else {
-#pragma unroll 1
-        for (int item = lane / kLongPartials; item - lane / kLongPartials < here; item += kWarp / kLongPartials) {
-          const bool present = item < here;
-          const int used = present ? item : 0;
-          const Q* of_item = q + used * atoms;
-          const float value = atoms % 2 == 0 ? reduce_long<true>(of_item, support_at(base + used), atoms, present)
-                                             : reduce_long<false>(of_item, support_at(base + used), atoms, present);
-          if (present) values[base + item] = value;
-        }
-      }
+      // A kernel's only loop needs no question.
+      (void)(... || ((sizeof...(Loops) == 1 || Loops::serves(args.q_dtype, atoms)) && (reduce_items(Loops{}), true)));
       __syncwarp();
       fetch_chunk(buffer);
       buffer = buffer + 1 < launch.buffers ? buffer + 1 : 0;
@@ -268,24 +287,37 @@ __global__ void __maxnreg__(Registers)
   }
 }
 
+// 51 atoms is what most C51 critics have, 21 what the seed kernels have; known numbers of atoms stay in registers. The
+// loops over many atoms are bound by latency, and want twice as many warps more than they want registers.
+using Half = __half;
+using BFloat = __nv_bfloat16;
+
+template <int Registers, class... Loops>
+struct TileKernel {
+  static const void* address() { return reinterpret_cast<const void*>(tile_rows<Registers, Loops...>); }
+  static bool serves(qpi_dtype dtype, int64_t atoms) { return (... || Loops::serves(dtype, atoms)); }
+};
+
+template <class... Kernels>
+const void* first_that_serves(qpi_dtype dtype, int64_t atoms) {
+  const void* found = nullptr;
+  (void)(... || (Kernels::serves(dtype, atoms) && (found = Kernels::address(), true)));
+  return found;
+}
+
 }  // namespace
 
 size_t tile_shared_bytes(const TileShape& shape, int warps, const TileLaunch& launch) {
   return support_bytes(shape) + static_cast<size_t>(warps) * TileLayout(shape, launch).total;
 }
 
-// 51 atoms is what most C51 critics have, 21 what the seed kernels have. Half-precision atoms leave room for twice as
-// many warps, unless 51 of them are in registers.
 const void* tile_kernel(qpi_dtype q_dtype, int64_t atoms) {
-  switch (q_dtype) {
-    case QPI_FLOAT16:
-      return reinterpret_cast<const void*>(tile_rows<__half, kManyWarps, 0>);
-    case QPI_BFLOAT16:
-      return atoms == 51 ? reinterpret_cast<const void*>(tile_rows<__nv_bfloat16, kFewWarps, 51>)
-                         : reinterpret_cast<const void*>(tile_rows<__nv_bfloat16, kManyWarps, 21, 0>);
-    default:
-      return reinterpret_cast<const void*>(tile_rows<float, kFewWarps, 21, 51, 0>);
-  }
+  return first_that_serves<TileKernel<kFewWarps, AtomLoop<float, 21>>, TileKernel<kManyWarps, AtomLoop<BFloat, 21>>,
+                           TileKernel<kFewWarps, AtomLoop<float, 51>, AtomLoop<float, kUpToShort>>,
+                           TileKernel<kFewWarps, AtomLoop<Half, 21>, AtomLoop<Half, 51>, AtomLoop<Half, kUpToShort>,
+                                      AtomLoop<BFloat, 51>, AtomLoop<BFloat, kUpToShort>>,
+                           TileKernel<kManyWarps, AtomLoop<float, kMoreThanShort>, AtomLoop<Half, kMoreThanShort>,
+                                      AtomLoop<BFloat, kMoreThanShort>>>(q_dtype, atoms);
 }
 
 }  // namespace qpi::gpu
