@@ -33,7 +33,7 @@ class CSummary(ctypes.Structure):
             "policy_entropy",
             "uniform_entropy",
             "agreement",
-            "pi_at_best",
+            "pi_at_qstar",
             "overlap",
         )
     )

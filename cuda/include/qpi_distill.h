@@ -217,7 +217,7 @@ typedef struct qpi_summary {
   double policy_entropy;  /* nats */
   double uniform_entropy; /* log of the number of legal actions */
   double agreement;       /* 1 where one action is the best of both target and policy, else 0 */
-  double pi_at_best;      /* the policy's probability of the target's best action; of several, their mean */
+  double pi_at_qstar;     /* the policy's probability of the target's best action; of several, the largest */
   double overlap;         /* sum over the actions of min(target, policy) */
 } qpi_summary;
 

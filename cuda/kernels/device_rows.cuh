@@ -105,9 +105,9 @@ __device__ inline ActionSums<float> shuffle(const ActionSums<float>& s, int lane
 }
 __device__ inline BestCount<float> shuffle(const BestCount<float>& c, int lanes) { return {shuffle(c.best, lanes)}; }
 __device__ inline FamilyMasses<float> shuffle(const FamilyMasses<float>& m, int lanes) {
-  return {shuffle(m.target, lanes), shuffle(m.policy, lanes),      shuffle(m.student, lanes),
-          shuffle(m.cross, lanes),  shuffle(m.target_u, lanes),    shuffle(m.policy_v, lanes),
-          shuffle(m.best, lanes),   shuffle(m.best_policy, lanes), shuffle(m.best_both, lanes)};
+  return {shuffle(m.target, lanes),      shuffle(m.policy, lanes),   shuffle(m.student, lanes),
+          shuffle(m.cross, lanes),       shuffle(m.target_u, lanes), shuffle(m.policy_v, lanes),
+          shuffle(m.best_policy, lanes), shuffle(m.best_both, lanes)};
 }
 __device__ inline DivergenceSums<float> shuffle(const DivergenceSums<float>& s, int lanes) {
   return {shuffle(s.value, lanes), shuffle(s.centre, lanes), shuffle(s.overlap, lanes)};
@@ -116,7 +116,7 @@ __device__ inline qpi_summary shuffle(const qpi_summary& s, int lanes) {
   return {shuffle(s.weight, lanes),          shuffle(s.loss, lanes),
           shuffle(s.target_entropy, lanes),  shuffle(s.policy_entropy, lanes),
           shuffle(s.uniform_entropy, lanes), shuffle(s.agreement, lanes),
-          shuffle(s.pi_at_best, lanes),      shuffle(s.overlap, lanes)};
+          shuffle(s.pi_at_qstar, lanes),     shuffle(s.overlap, lanes)};
 }
 __device__ inline LaneSum shuffle(const LaneSum& s, int lanes) {
   return {shuffle(s.weighted_kl, lanes), shuffle(s.weight, lanes),  shuffle(s.weighted_variance, lanes),

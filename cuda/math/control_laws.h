@@ -202,7 +202,7 @@ QPI_COLD_FN void observe_summary(const IsvImage& isv, const qpi_summary& summary
   isv.set_number<QPI_SLOT_policy_entropy>(mean(summary.policy_entropy));
   isv.set_number<QPI_SLOT_uniform_entropy>(mean(summary.uniform_entropy));
   isv.set_number<QPI_SLOT_agreement>(mean(summary.agreement));
-  isv.set_number<QPI_SLOT_pi_at_best>(mean(summary.pi_at_best));
+  isv.set_number<QPI_SLOT_pi_at_qstar>(mean(summary.pi_at_qstar));
   isv.set_number<QPI_SLOT_overlap>(mean(summary.overlap));
 }
 

@@ -56,9 +56,9 @@ QPI_FN F soft_greedy_rest(F best, F legal, float epsilon) {
 
 template <class F>
 struct FamilyMasses {
-  F target{}, policy{}, student{};       // sums of e^u, e^v, e^(v/T)
-  F cross{}, target_u{}, policy_v{};     // sums of e^u (u - v), e^u u, e^v v
-  F best{}, best_policy{}, best_both{};  // over the target's best actions: how many, sum e^v, how many with v = 0
+  F target{}, policy{}, student{};    // sums of e^u, e^v, e^(v/T)
+  F cross{}, target_u{}, policy_v{};  // sums of e^u (u - v), e^u u, e^v v
+  F best_policy{}, best_both{};       // over the target's best actions: largest e^v, how many with v = 0
 
   QPI_FN void add(F u, F v, float cool) {
     const F t = exp_nonpositive(u), p = exp_nonpositive(v);
@@ -69,8 +69,7 @@ struct FamilyMasses {
     target_u = lane_fma(t, t > 0.0f ? u : F{}, target_u);
     policy_v = lane_fma(p, p > 0.0f ? v : F{}, policy_v);
     const F one = is_best(u) ? splat<F>(1.0f) : F{};
-    best = best + one;
-    best_policy = lane_fma(one, p, best_policy);
+    best_policy = lane_max(best_policy, one * p);
     best_both = best_both + (is_best(v) ? one : F{});
   }
   QPI_FN void merge(const FamilyMasses& o) {
@@ -80,8 +79,7 @@ struct FamilyMasses {
     cross = cross + o.cross;
     target_u = target_u + o.target_u;
     policy_v = policy_v + o.policy_v;
-    best = best + o.best;
-    best_policy = best_policy + o.best_policy;
+    best_policy = lane_max(best_policy, o.best_policy);
     best_both = best_both + o.best_both;
   }
 };
@@ -210,7 +208,7 @@ QPI_FN F divergence_gradient(F u, F v, const FamilyScales<F>& scales, const Dive
 // What one row says about target and policy; SummarySums adds it up.
 template <class F>
 struct RowSummary {
-  F loss, target_entropy, policy_entropy, uniform_entropy, agreement, pi_at_best, overlap;
+  F loss, target_entropy, policy_entropy, uniform_entropy, agreement, pi_at_qstar, overlap;
 };
 
 QPI_FN void add_row(qpi_summary& sum, float weight, const RowSummary<float>& row) {
@@ -222,7 +220,7 @@ QPI_FN void add_row(qpi_summary& sum, float weight, const RowSummary<float>& row
   sum.policy_entropy += w * static_cast<double>(row.policy_entropy);
   sum.uniform_entropy += w * static_cast<double>(row.uniform_entropy);
   sum.agreement += w * static_cast<double>(row.agreement);
-  sum.pi_at_best += w * static_cast<double>(row.pi_at_best);
+  sum.pi_at_qstar += w * static_cast<double>(row.pi_at_qstar);
   sum.overlap += w * static_cast<double>(row.overlap);
 }
 
@@ -297,7 +295,7 @@ QPI_FN FamilyRow<F> measure_family(F* values, F* logits, int actions, const Step
   row.summary.policy_entropy = lane_fma(-masses.policy_v, row.scales.policy, log_policy);
   row.summary.uniform_entropy = log_at_least_one(row.maximum.legal);
   row.summary.agreement = masses.best_both > 0.0f ? splat<F>(1.0f) : F{};
-  row.summary.pi_at_best = masses.best_policy * row.scales.policy / masses.best;
+  row.summary.pi_at_qstar = masses.best_policy * row.scales.policy;
   row.summary.overlap = row.sums.overlap;
   return row;
 }

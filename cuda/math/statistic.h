@@ -171,7 +171,7 @@ QPI_FN void add_summary(qpi_summary& sum, const qpi_summary& other) {
   sum.policy_entropy += other.policy_entropy;
   sum.uniform_entropy += other.uniform_entropy;
   sum.agreement += other.agreement;
-  sum.pi_at_best += other.pi_at_best;
+  sum.pi_at_qstar += other.pi_at_qstar;
   sum.overlap += other.overlap;
 }
 

@@ -24,7 +24,7 @@ _SUMMARY = (
     "policy_entropy",
     "uniform_entropy",
     "agreement",
-    "pi_at_best",
+    "pi_at_qstar",
     "overlap",
 )
 _RECORD = np.dtype(
@@ -57,7 +57,7 @@ class Statistic(NamedTuple):
         Rows in the statistic, rows left out whole, rows whose KL was over `kl_row_max`.
     faults : tuple of str
         Names of the faults met in the rows.
-    loss, target_entropy, policy_entropy, uniform_entropy, agreement, pi_at_best, overlap : float
+    loss, target_entropy, policy_entropy, uniform_entropy, agreement, pi_at_qstar, overlap : float
         Weighted means of what ``summary=True`` asks for (see `Distiller`); NaN without.
     """
 
@@ -73,7 +73,7 @@ class Statistic(NamedTuple):
     policy_entropy: float = math.nan
     uniform_entropy: float = math.nan
     agreement: float = math.nan
-    pi_at_best: float = math.nan
+    pi_at_qstar: float = math.nan
     overlap: float = math.nan
 
 
@@ -146,7 +146,7 @@ class Distiller(_core.Operator):
         the divergence, whose unit `kl_target` and `kl_row_max` then have.
     summary : bool
         Whether each commit also updates `loss_last`, `target_entropy`, `policy_entropy`, `uniform_entropy`,
-        `agreement`, `pi_at_best` and `overlap`, from the same pass.
+        `agreement`, `pi_at_qstar` and `overlap`, from the same pass.
 
     Raises
     ------

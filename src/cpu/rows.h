@@ -180,7 +180,7 @@ class RowBlock {
   static RowSummary<float> of_lane(RowSummary<F> summary, int i) {
     return {lane(summary.loss, i),           lane(summary.target_entropy, i),
             lane(summary.policy_entropy, i), lane(summary.uniform_entropy, i),
-            lane(summary.agreement, i),      lane(summary.pi_at_best, i),
+            lane(summary.agreement, i),      lane(summary.pi_at_qstar, i),
             lane(summary.overlap, i)};
   }
 

@@ -141,7 +141,7 @@ cdef extern from "qpi_distill.h" nogil:
         double policy_entropy
         double uniform_entropy
         double agreement
-        double pi_at_best
+        double pi_at_qstar
         double overlap
 
     ctypedef struct qpi_record:
