@@ -216,9 +216,9 @@ typedef struct qpi_summary {
   double target_entropy;  /* nats */
   double policy_entropy;  /* nats */
   double uniform_entropy; /* log of the number of legal actions */
-  double agreement;       /* 1 where one action is the best of both target and policy, else 0 */
-  double pi_at_qstar;     /* the policy's probability of the target's best action; of several, the largest */
-  double overlap;         /* sum over the actions of min(target, policy) */
+  double agreement;   /* 1 where one action is the best of both target and policy, else 0; so of a uniform target 1 */
+  double pi_at_qstar; /* the policy's probability of the target's best action; of several, the largest */
+  double overlap;     /* sum over the actions of min(target, policy) */
 } qpi_summary;
 
 /* The statistic of one or several `accumulate` calls. All sums; a data-parallel job adds them up over its ranks
@@ -360,7 +360,7 @@ typedef enum qpi_kernel {
   QPI_KERNEL_AUTO = 0,
   QPI_KERNEL_STREAM = 1, /* any shape, stride and alignment */
   QPI_KERNEL_TILE = 2,   /* packed arrays, tiles of rows staged in shared memory */
-  QPI_KERNEL_BLOCK = 3,  /* packed arrays, at most 64 rows: one block does the whole step; larger batches: tile */
+  QPI_KERNEL_BLOCK = 3,  /* packed arrays, few rows, the plain step: in one launch where it can; all else: tile */
   QPI_KERNEL_CPU_BASELINE = 16, /* the CPU: any processor */
   QPI_KERNEL_CPU_AVX2 = 17,
   QPI_KERNEL_CPU_AVX512 = 18

@@ -1,7 +1,8 @@
 // The small kernels: the end of a step, and the calls that touch nothing but the state.
 //
 // finish: one block folds the slots (40 bytes each, 3168 at most) in a fixed tree; its first thread runs the moving
-// averages and the law. Latency is all there is to it.
+// averages and the law. Latency is all there is to it. A summary is folded before that, by a launch of its own: the
+// step that has none must not pay for it.
 #include <cuda_runtime.h>
 
 #include "device_finish.cuh"
@@ -32,7 +33,7 @@ __global__ void __launch_bounds__(kFoldLanes) finish_kernel(const __grid_constan
 
 // The slots of a summary, in the tree of the statistic.
 __global__ void __launch_bounds__(kFoldLanes)
-    summary_kernel(const SummarySlot* __restrict__ slots, int in_use, qpi_summary* to) {
+    summary_kernel(const qpi_summary* __restrict__ slots, int in_use, qpi_summary* to) {
   __shared__ qpi_summary of_warp[kWarp];
   const int warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
   const qpi_summary mine = merge_summaries(fold_summary_lane(slots, in_use, threadIdx.x), 1, kWarp);

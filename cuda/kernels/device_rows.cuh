@@ -168,13 +168,18 @@ struct RowTeam {
   // As family.h wants them.
   template <class Accumulator, class Body>
   __device__ static Accumulator reduce(int actions, Body body) {
-    Accumulator partials[kMine];
-    for_each(actions, [&](int mine, int a) { body(partials[mine], a); });
-    return merge(partials);
+    if constexpr (Lanes == 1) {
+      return reduce_by_one<Accumulator>(actions, body);
+    } else {
+      Accumulator partials[kMine];
+      for_each(actions, [&](int mine, int a) { body(partials[mine], a); });
+      return merge(partials);
+    }
   }
   template <class Body>
   __device__ static void each(int actions, Body body) {
-    for_each(actions, [&](int, int a) { body(a); });
+#pragma unroll 1
+    for (int a = threadIdx.x % Lanes; a < actions; a += Lanes) body(a);
   }
 
   template <class Accumulator>

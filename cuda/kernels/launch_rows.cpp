@@ -13,6 +13,24 @@ const void* rows_kernel(qpi_kernel kernel, qpi_dtype q_dtype, int64_t atoms, boo
   return kernel == QPI_KERNEL_TILE ? tile_kernel(q_dtype, atoms, plain) : stream_kernel();
 }
 
+// A launch as the runtime wants it; not to be moved, because it points into itself.
+struct Launch {
+  cudaLaunchAttribute cluster{};
+  cudaLaunchConfig_t config{};
+
+  Launch(const RowsLaunch& launch, bool clustered) {
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {static_cast<unsigned>(launch.blocks), 1, 1};
+    config.gridDim = dim3(launch.blocks);
+    config.blockDim = dim3(launch.threads);
+    config.dynamicSmemBytes = launch.shared_bytes;
+    config.attrs = &cluster;
+    config.numAttrs = clustered ? 1 : 0;
+  }
+  Launch(const Launch&) = delete;
+  Launch& operator=(const Launch&) = delete;
+};
+
 int load(const void* function) {
   cudaFuncAttributes attributes;
   return cudaFuncGetAttributes(&attributes, function);
@@ -56,33 +74,17 @@ int launch_rows(const RowsArgs& args, const FinishArgs& finish, const RowsLaunch
   void** arguments = launch.kernel == QPI_KERNEL_BLOCK  ? of_block
                      : launch.kernel == QPI_KERNEL_TILE ? of_tile
                                                         : of_stream;
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {static_cast<unsigned>(launch.blocks), 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(launch.blocks);
-  config.blockDim = dim3(launch.threads);
-  config.dynamicSmemBytes = launch.shared_bytes;
-  config.stream = static_cast<cudaStream_t>(stream);
-  config.attrs = &cluster;
-  config.numAttrs = launch.block.whole && launch.blocks > 1 ? 1 : 0;
-  return cudaLaunchKernelExC(&config, rows_kernel(launch.kernel, args.q_dtype, args.atoms, args.family.plain),
+  Launch how(launch, launch.block.whole && launch.blocks > 1);
+  how.config.stream = static_cast<cudaStream_t>(stream);
+  return cudaLaunchKernelExC(&how.config, rows_kernel(launch.kernel, args.q_dtype, args.atoms, args.family.plain),
                              arguments);
 }
 
 int cluster_fits(const RowsLaunch& launch, qpi_dtype q_dtype, int64_t atoms, bool* fits) {
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {static_cast<unsigned>(launch.blocks), 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(launch.blocks);
-  config.blockDim = dim3(launch.threads);
-  config.dynamicSmemBytes = launch.shared_bytes;
-  config.attrs = &cluster;
-  config.numAttrs = 1;
+  const Launch how(launch, true);
   int clusters = 0;
   const cudaError_t error =
-      cudaOccupancyMaxActiveClusters(&clusters, rows_kernel(launch.kernel, q_dtype, atoms, true), &config);
+      cudaOccupancyMaxActiveClusters(&clusters, rows_kernel(launch.kernel, q_dtype, atoms, true), &how.config);
   *fits = error == cudaSuccess && clusters > 0;
   // Some GPUs know no clusters of this size at all.
   if (error == cudaErrorInvalidClusterSize) {

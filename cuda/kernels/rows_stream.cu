@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(kStreamThreads) stream_rows(const __grid_const
       store_slot(args.slots + slot, slot_sum, tile_rows, 1);
       if (summary) {
         const qpi_summary sum = merge_summaries(slot_summary[threadIdx.x], 1, tile_rows);
-        if (threadIdx.x == 0) args.summary_slots[slot].sums = sum;
+        if (threadIdx.x == 0) args.summary_slots[slot] = sum;
       }
     }
   }

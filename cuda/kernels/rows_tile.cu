@@ -294,7 +294,7 @@ __global__ void __maxnreg__(Registers)
         add_row(slot_summary, share.weight, summary);
         if (now.last_of_slot()) {
           const qpi_summary sum = merge_summaries(slot_summary, lanes_of_row, args.tile_rows * lanes_of_row);
-          if (lane == 0) args.summary_slots[now.slot].sums = sum;
+          if (lane == 0) args.summary_slots[now.slot] = sum;
           slot_summary = qpi_summary{};
         }
       }
@@ -327,16 +327,18 @@ __global__ void __maxnreg__(Registers)
 using Half = __half;
 using BFloat = __nv_bfloat16;
 
-template <int Registers, class... Loops>
+template <int Registers, bool Family, class... Loops>
 struct TileKernel {
-  static const void* address() { return reinterpret_cast<const void*>(tile_rows<Registers, false, Loops...>); }
-  static bool serves(qpi_dtype dtype, int64_t atoms) { return (... || Loops::serves(dtype, atoms)); }
+  static const void* address() { return reinterpret_cast<const void*>(tile_rows<Registers, Family, Loops...>); }
+  static bool serves(qpi_dtype dtype, int64_t atoms, bool plain) {
+    return plain != Family && (... || Loops::serves(dtype, atoms));
+  }
 };
 
 template <class... Kernels>
-const void* first_that_serves(qpi_dtype dtype, int64_t atoms) {
+const void* first_that_serves(qpi_dtype dtype, int64_t atoms, bool plain) {
   const void* found = nullptr;
-  (void)(... || (Kernels::serves(dtype, atoms) && (found = Kernels::address(), true)));
+  (void)(... || (Kernels::serves(dtype, atoms, plain) && (found = Kernels::address(), true)));
   return found;
 }
 
@@ -347,18 +349,19 @@ size_t tile_shared_bytes(const TileShape& shape, int warps, const TileLaunch& la
 }
 
 const void* tile_kernel(qpi_dtype q_dtype, int64_t atoms, bool plain) {
-  if (!plain) {
-    return reinterpret_cast<const void*>(
-        tile_rows<kFewWarps, true, AtomLoop<float, kUpToShort>, AtomLoop<Half, kUpToShort>,
-                  AtomLoop<BFloat, kUpToShort>, AtomLoop<float, kMoreThanShort>, AtomLoop<Half, kMoreThanShort>,
-                  AtomLoop<BFloat, kMoreThanShort>>);
-  }
-  return first_that_serves<TileKernel<kFewWarps, AtomLoop<float, 21>>, TileKernel<kManyWarps, AtomLoop<BFloat, 21>>,
-                           TileKernel<kFewWarps, AtomLoop<float, 51>, AtomLoop<float, kUpToShort>>,
-                           TileKernel<kFewWarps, AtomLoop<Half, 21>, AtomLoop<Half, 51>, AtomLoop<Half, kUpToShort>,
-                                      AtomLoop<BFloat, 51>, AtomLoop<BFloat, kUpToShort>>,
-                           TileKernel<kManyWarps, AtomLoop<float, kMoreThanShort>, AtomLoop<Half, kMoreThanShort>,
-                                      AtomLoop<BFloat, kMoreThanShort>>>(q_dtype, atoms);
+  return first_that_serves<
+      // The plain step.
+      TileKernel<kFewWarps, false, AtomLoop<float, 21>>, TileKernel<kManyWarps, false, AtomLoop<BFloat, 21>>,
+      TileKernel<kFewWarps, false, AtomLoop<float, 51>, AtomLoop<float, kUpToShort>>,
+      TileKernel<kFewWarps, false, AtomLoop<Half, 21>, AtomLoop<Half, 51>, AtomLoop<Half, kUpToShort>,
+                 AtomLoop<BFloat, 51>, AtomLoop<BFloat, kUpToShort>>,
+      TileKernel<kManyWarps, false, AtomLoop<float, kMoreThanShort>, AtomLoop<Half, kMoreThanShort>,
+                 AtomLoop<BFloat, kMoreThanShort>>,
+      // The rest of the family.
+      TileKernel<kFewWarps, true, AtomLoop<float, kUpToShort>, AtomLoop<Half, kUpToShort>,
+                 AtomLoop<BFloat, kUpToShort>>,
+      TileKernel<kFewWarps, true, AtomLoop<float, kMoreThanShort>, AtomLoop<Half, kMoreThanShort>,
+                 AtomLoop<BFloat, kMoreThanShort>>>(q_dtype, atoms, plain);
 }
 
 }  // namespace qpi::gpu

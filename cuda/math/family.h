@@ -90,14 +90,10 @@ struct FamilyScales {
   F target, log_target, policy, student, log_student;  // reciprocals and logarithms of the masses
   float cool;                                          // 1 / T
 
-  QPI_FN FamilyScales() = default;
-  QPI_FN FamilyScales(const FamilyMasses<F>& masses, float cool)
-      : target(lane_reciprocal(masses.target)),
-        log_target(log_at_least_one(masses.target)),
-        policy(lane_reciprocal(masses.policy)),
-        student(lane_reciprocal(masses.student)),
-        log_student(log_at_least_one(masses.student)),
-        cool(cool) {}
+  QPI_FN static FamilyScales of(const FamilyMasses<F>& masses, float cool) {
+    return {lane_reciprocal(masses.target),  log_at_least_one(masses.target),  lane_reciprocal(masses.policy),
+            lane_reciprocal(masses.student), log_at_least_one(masses.student), cool};
+  }
 };
 
 // One action as the divergences see it.
@@ -242,6 +238,32 @@ struct FamilyRow {
   QPI_FN F control(const RowFamily& family) const { return family.control_stat == QPI_CONTROL_STAT_LOSS ? loss : kl; }
 };
 
+// The sum over a row's actions by one thread. One partial sum after the other, because a body is large: the compiler
+// would copy it for each of them.
+template <class Accumulator, class Body>
+QPI_FN Accumulator reduce_by_one(int actions, Body body) {
+  static_assert(kPartials == 4, "written out below");
+  Accumulator low, high;  // 0 + 1, 2 + 3
+#ifdef __CUDA_ARCH__
+#pragma unroll 1
+#endif
+  for (int k = 0; k < kPartials; ++k) {
+    Accumulator partial;
+#ifdef __CUDA_ARCH__
+#pragma unroll 1
+#endif
+    for (int a = k; a < actions; a += kPartials) body(partial, a);
+    Accumulator& half = k < 2 ? low : high;
+    if (k % 2 == 0) {
+      half = partial;
+    } else {
+      half.merge(partial);
+    }
+  }
+  low.merge(high);
+  return low;
+}
+
 // Everything but the gradient. `values` and `logits` hold expected values and policy logits (-inf: illegal), and on
 // return u and v. A Team walks the actions of a row: Team::each(actions, body(a)) and, with partial sums as in
 // row_math.h, Team::reduce<Accumulator>(actions, body(accumulator, a)).
@@ -282,14 +304,13 @@ QPI_FN FamilyRow<F> measure_family(F* values, F* logits, int actions, const Step
 
   const FamilyMasses<F> masses = Team::template reduce<FamilyMasses<F>>(
       actions, [&](FamilyMasses<F>& m, int a) { m.add(values[a], logits[a], family.cool); });
-  row.scales = FamilyScales<F>(masses, family.cool);
+  row.scales = FamilyScales<F>::of(masses, family.cool);
   row.sums = Team::template reduce<DivergenceSums<F>>(
       actions, [&](DivergenceSums<F>& s, int a) { s.add(values[a], logits[a], row.scales, family); });
   row.loss = row.sums.divergence(family);
 
   const F log_policy = log_at_least_one(masses.policy);
-  const F kl = lane_fma(masses.cross, row.scales.target, log_policy - row.scales.log_target);
-  row.kl = kl < 0.0f ? F{} : kl;
+  row.kl = kl_divergence(masses.cross, row.scales.target, log_policy, row.scales.log_target);
   row.summary.loss = row.loss;
   row.summary.target_entropy = lane_fma(-masses.target_u, row.scales.target, row.scales.log_target);
   row.summary.policy_entropy = lane_fma(-masses.policy_v, row.scales.policy, log_policy);

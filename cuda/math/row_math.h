@@ -172,10 +172,14 @@ struct ActionSums {
 // KL(target || policy) of the row, given 1 / target_mass; never negative, infinite where the policy's logits are
 // further apart than float32 reaches.
 template <class F>
-QPI_FN F kl_divergence(const ActionSums<F>& sums, F inverse_target_mass) {
-  const F kl = lane_fma(sums.cross, inverse_target_mass,
-                        log_at_least_one(sums.policy_mass) - log_at_least_one(sums.target_mass));
+QPI_FN F kl_divergence(F cross, F inverse_target_mass, F log_policy_mass, F log_target_mass) {
+  const F kl = lane_fma(cross, inverse_target_mass, log_policy_mass - log_target_mass);
   return kl < 0.0f ? splat<F>(0.0f) : kl;
+}
+template <class F>
+QPI_FN F kl_divergence(const ActionSums<F>& sums, F inverse_target_mass) {
+  return kl_divergence(sums.cross, inverse_target_mass, log_at_least_one(sums.policy_mass),
+                       log_at_least_one(sums.target_mass));
 }
 
 // The standard deviation that a row's values are divided by. `std` is 1 without scaling, the running one with it, and

@@ -74,11 +74,6 @@ struct StatSlot {
   uint32_t rows, skipped, clipped, faults;
 };
 
-// What the tiles of one slot add to the summary, on request: sums of w times what RowSummary (family.h) has of a row.
-struct SummarySlot {
-  qpi_summary sums;
-};
-
 QPI_CONSTEXPR int64_t tile_count(int64_t rows, int tile_rows) { return (rows + tile_rows - 1) / tile_rows; }
 QPI_CONSTEXPR int slots_in_use(int64_t rows, int tile_rows) {
   return tile_count(rows, tile_rows) < kStatSlots ? static_cast<int>(tile_count(rows, tile_rows)) : kStatSlots;
@@ -90,8 +85,8 @@ struct Workspace {
   uint64_t pad;
   uint32_t absent[(kNativeWords + 15) / 16 * 16];  // slots that the layout lacks
   StatSlot slots[kStatSlots];
-  qpi_summary summary;  // of one call
-  SummarySlot summary_slots[kStatSlots];
+  qpi_summary summary;                    // of one call
+  qpi_summary summary_slots[kStatSlots];  // what the tiles of each slot add up to, on request
 };
 
 // Slots added up: what a call adds to the record.
@@ -159,7 +154,7 @@ struct RowsArgs {
   const float* row_weights;
   const float* grad_scale;
   StatSlot* slots;             // those in use are written
-  SummarySlot* summary_slots;  // likewise; NULL: no summary
+  qpi_summary* summary_slots;  // likewise; NULL: no summary
   int64_t rows;
   int64_t q_stride[3], pi_stride[2], grad_stride[2], legal_stride[2], support_stride[2], weight_stride;
   int32_t actions, atoms, tile_rows;
@@ -178,7 +173,7 @@ struct FinishArgs {
   qpi_record* record;
   qpi_record* measured;  // not NULL: the statistic goes there and nothing else changes
   const StatSlot* slots;
-  const SummarySlot* summary_slots;  // NULL: no summary
+  const qpi_summary* summary_slots;  // NULL: no summary
   qpi_summary* summary;              // where their sum is
   const float* grad_scale;
   int32_t slots_in_use;

@@ -175,9 +175,9 @@ QPI_FN void add_summary(qpi_summary& sum, const qpi_summary& other) {
   sum.overlap += other.overlap;
 }
 
-QPI_FN qpi_summary fold_summary_lane(const SummarySlot* slots, int in_use, int lane) {
+QPI_FN qpi_summary fold_summary_lane(const qpi_summary* slots, int in_use, int lane) {
   qpi_summary sum{};
-  for (int i = lane; i < in_use; i += kFoldLanes) add_summary(sum, slots[i].sums);
+  for (int i = lane; i < in_use; i += kFoldLanes) add_summary(sum, slots[i]);
   return sum;
 }
 

@@ -59,25 +59,16 @@ void run_shares(const Plan& plan, const RowsArgs& args, const StepNumbers& numbe
   for (int i = 0; i < started; ++i) workers[i].join();
 }
 
-StatTotal fold_slots(const StatSlot* slots, int in_use) {
+// The fixed tree over slots: lanes of it, each folded in order, then pairwise.
+template <class Sum, class FoldLane, class Add>
+Sum fold_slots(int in_use, FoldLane fold_lane_of, Add add) {
   // The rest of the tree would add zeros.
   int width = 1;
   while (width < kFoldLanes && width < in_use) width *= 2;
-  StatTotal lanes[kFoldLanes];
-  for (int lane = 0; lane < width; ++lane) lanes[lane] = fold_lane(slots, in_use, lane);
+  Sum lanes[kFoldLanes];
+  for (int lane = 0; lane < width; ++lane) lanes[lane] = fold_lane_of(lane);
   for (int stride = 1; stride < width; stride *= 2) {
-    for (int lane = 0; lane < width; lane += 2 * stride) add_total(lanes[lane], lanes[lane + stride]);
-  }
-  return lanes[0];
-}
-
-qpi_summary fold_summary_slots(const SummarySlot* slots, int in_use) {
-  int width = 1;
-  while (width < kFoldLanes && width < in_use) width *= 2;
-  qpi_summary lanes[kFoldLanes];
-  for (int lane = 0; lane < width; ++lane) lanes[lane] = fold_summary_lane(slots, in_use, lane);
-  for (int stride = 1; stride < width; stride *= 2) {
-    for (int lane = 0; lane < width; lane += 2 * stride) add_summary(lanes[lane], lanes[lane + stride]);
+    for (int lane = 0; lane < width; lane += 2 * stride) add(lanes[lane], lanes[lane + stride]);
   }
   return lanes[0];
 }
@@ -154,8 +145,11 @@ void run(const Plan& plan, const RowsArgs& rows, const FinishArgs& finish_args) 
   if (!numbers.halted) {
     run_shares(plan, rows, numbers, threads_for(plan, rows.rows, rows.actions, rows.atoms));
     const int in_use = slots_in_use(rows.rows, rows.tile_rows);
-    total = fold_slots(rows.slots, in_use);
-    if (rows.summary_slots != nullptr) *finish_args.summary = fold_summary_slots(rows.summary_slots, in_use);
+    total = fold_slots<StatTotal>(in_use, [&](int lane) { return fold_lane(rows.slots, in_use, lane); }, add_total);
+    if (rows.summary_slots != nullptr) {
+      *finish_args.summary = fold_slots<qpi_summary>(
+          in_use, [&](int lane) { return fold_summary_lane(rows.summary_slots, in_use, lane); }, add_summary);
+    }
   }
   with_image(finish_args.isv, [&](const IsvImage& isv) {
     finish(finish_args, isv, numbers, head_of(*finish_args.record), finish_args.record->summary.weight, total);

@@ -94,10 +94,7 @@ class RowBlock {
   struct Team {
     template <class Accumulator, class Body>
     QPI_FN static Accumulator reduce(int actions, Body body) {
-      Accumulator partials[kPartials];
-      for_each_partial(actions, [&](int partial, int a) QPI_INLINE { body(partials[partial], a); });
-      merge_partials(partials);
-      return partials[0];
+      return reduce_by_one<Accumulator>(actions, body);
     }
     template <class Body>
     QPI_FN static void each(int actions, Body body) {
@@ -230,7 +227,7 @@ void run_slots(const RowsArgs& args, const StepNumbers& numbers, int first_slot,
   const int64_t tiles = tile_count(args.rows, tile_rows);
   for (int slot = first_slot; slot < end_slot; slot += together) {
     const int slots = end_slot - slot < together ? end_slot - slot : together;
-    typename RowBlock<F>::Sums sums;
+    typename RowBlock<F>::Sums sums(args.summary_slots != nullptr);
     for (int64_t tile = slot; tile < tiles; tile += kStatSlots) {
       const int64_t first = tile * tile_rows, left = args.rows - first;
       const int count = static_cast<int>(left < slots * tile_rows ? left : slots * tile_rows);

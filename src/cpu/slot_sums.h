@@ -10,7 +10,11 @@ template <int kRows>
 struct SlotSums {
   double weighted_kl[kRows] = {}, weight[kRows] = {}, weighted_variance[kRows] = {};
   uint32_t rows[kRows] = {}, skipped[kRows] = {}, clipped[kRows] = {}, faults[kRows] = {};
-  qpi_summary summary[kRows] = {};
+  qpi_summary summary[kRows];  // of a plan that asks for it
+
+  explicit SlotSums(bool summed) {
+    for (int i = 0; summed && i < kRows; ++i) summary[i] = qpi_summary{};
+  }
 
   // `count` neighbouring rows that are all counted, none of them clipped.
   template <int count>
@@ -38,7 +42,7 @@ struct SlotSums {
   void add_summary(int i, float w, const RowSummary<float>& row) { add_row(summary[i], w, row); }
 
   // The same slot's summary, once.
-  SummarySlot close_summary(int first, int count) {
+  qpi_summary close_summary(int first, int count) {
     for (; count > 1; count /= 2) {
       for (int i = 0; i < count / 2; ++i) {
         qpi_summary sum = summary[first + 2 * i];
@@ -46,7 +50,7 @@ struct SlotSums {
         summary[first + i] = sum;
       }
     }
-    return {summary[first]};
+    return summary[first];
   }
 
   // The slot whose lanes are first .. first + count - 1, once.

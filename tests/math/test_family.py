@@ -8,98 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import qpi_distill as qpi
-from backends import DTYPES
-from reference.family import critics, divergences, summary, targets
+from families import DIVERGENCES, LAM, SUMMARY, TAU, Batch, check
 
 pytest.importorskip("ml_dtypes")
-
-DIVERGENCES = {
-    "forward_kl": divergences.forward_kl,
-    "reverse_kl": divergences.reverse_kl,
-    "jensen_shannon": divergences.jensen_shannon,
-    "hellinger": divergences.hellinger,
-    "total_variation": divergences.total_variation,
-}
-SUMMARY = ("target_entropy", "policy_entropy", "uniform_entropy", "pi_at_qstar", "overlap")
-LAM, TAU, BETA = 0.5, 0.75, 0.25  # exact in float32
-
-
-class Batch:
-    """Random arrays, and what the reference says of them."""
-
-    def __init__(self, seed, rows, actions, atoms, critic="categorical", dtype="float32", size=2.0, **options):
-        rng = np.random.default_rng(seed)
-        shape = (rows, actions) if critic == "scalar" else (rows, actions, atoms)
-        self.q = (size * rng.standard_normal(shape)).astype(DTYPES[dtype])
-        self.pi = (size * rng.standard_normal((rows, actions))).astype(DTYPES[dtype])
-        self.support = np.linspace(-10, 10, atoms, dtype=np.float32) if critic == "categorical" else None
-        self.legal = rng.random((rows, actions)) > 0.25
-        self.legal[np.arange(rows), rng.integers(0, actions, rows)] = True
-        self.weights = rng.random(rows, dtype=np.float32)
-        self.critic, self.actions, self.options = critic, actions, options
-        self.atoms = None if critic == "scalar" else atoms
-
-    def values(self):
-        q = self.q.astype(np.float64)
-        if self.critic == "categorical":
-            return critics.categorical(q, self.support.astype(np.float64))
-        return critics.quantile(q) if self.critic == "quantile" else critics.scalar(q)
-
-    def log_target(self):
-        if self.options.get("target") == "greedy":
-            return targets.eps_soft(self.values(), float(np.float32(self.options.get("epsilon", 0.0))), self.legal)
-        return targets.boltzmann(self.values(), TAU, self.legal)
-
-    def divergence(self):
-        name = self.options.get("divergence", "forward_kl")
-        extra = {"beta": BETA} if name == "jensen_shannon" else {}
-        temperature = self.options.get("policy_temperature", 1.0)
-        return DIVERGENCES[name](
-            self.pi.astype(np.float64), self.log_target(), temperature=temperature, legal=self.legal, **extra
-        )
-
-    def log_policy(self):
-        return divergences.log_policy(self.pi.astype(np.float64), 1.0, self.legal)
-
-    def run(self, backend, kernel="auto"):
-        """Accumulate once: the gradient, and the record's sums and summary."""
-        isv = qpi.ISV(device=backend.device, lam=LAM, tau=TAU)
-        op = qpi.Distiller(
-            isv=isv,
-            actions=self.actions,
-            atoms=self.atoms,
-            support=self.support,
-            critic=self.critic,
-            reduction="sum",
-            value_scale="none",
-            beta=BETA,
-            summary=True,
-            kernel=kernel,
-            **self.options,
-        )
-        grad = backend.put(np.zeros(self.pi.shape, np.float32))
-        q, pi, legal, weights = (backend.put(x) for x in (self.q, self.pi, self.legal, self.weights))
-        op.accumulate(q, pi, grad, legal_actions=legal, row_weights=weights, stream=backend.stream)
-        return backend.get(grad), backend.record(isv), isv, op
-
-
-def check(batch, grad, record, tolerance=1.0):
-    """Compare with the reference. Values of up to 10 differ by a few ulp, which tau makes a few 1e-6 of a logit."""
-    w = batch.weights.astype(np.float64)
-    loss = batch.divergence()
-    np.testing.assert_allclose(grad, LAM * w[:, None] * loss.gradient, rtol=0, atol=3e-6 * tolerance)
-    rows = summary.rows(batch.log_target(), batch.log_policy())
-    fed = loss.value if batch.options.get("control_stat") == "loss" else rows.kl
-    mean = record.weighted_kl / record.weight
-    np.testing.assert_allclose(mean, (w * np.minimum(fed, 100)).sum() / w.sum(), rtol=1e-5, atol=2e-6 * tolerance)
-    sums = record.summary
-    np.testing.assert_allclose(sums.weight, w.sum(), rtol=1e-12)
-    np.testing.assert_allclose(sums.loss / sums.weight, (w * loss.value).sum() / w.sum(), rtol=1e-5, atol=2e-6)
-    for name in SUMMARY:
-        expected = (w * getattr(rows, name)).sum() / w.sum()
-        np.testing.assert_allclose(getattr(sums, name) / sums.weight, expected, rtol=1e-5, atol=3e-6 * tolerance)
-    # Two best actions may be closer than float32 can tell apart.
-    assert abs(sums.agreement / sums.weight - (w * rows.top1_match).sum() / w.sum()) <= 2 * w.max() / w.sum()
 
 
 def members():
@@ -193,6 +104,23 @@ class TestRows:
         assert record.skipped == 3
         assert not grad[[1, 3, 4]].any()
         good = [0, 2, 5]
+        for name in ("q", "pi", "legal", "weights"):
+            setattr(batch, name, getattr(batch, name)[good])
+        check(batch, grad[good], record)
+
+    @pytest.mark.parametrize("target", ["boltzmann", "greedy"])
+    @pytest.mark.parametrize("divergence", DIVERGENCES)
+    def test_rows_that_are_not_there_touch_nothing(self, backend, divergence, target):
+        epsilon = 0.125 if target == "greedy" else 0.0
+        batch = Batch(19, 37, 5, 7, divergence=divergence, target=target, epsilon=epsilon)
+        batch.weights[[2, 35]] = 0
+        batch.legal[[4, 36]] = False  # no legal action: skipped
+        batch.q[2], batch.pi[2] = np.nan, np.inf
+        grad, record, *_ = batch.run(backend)
+        out = [2, 4, 35, 36]
+        assert not grad[out].any()
+        assert (record.rows, record.skipped) == (33, 2)
+        good = np.delete(np.arange(37), out)
         for name in ("q", "pi", "legal", "weights"):
             setattr(batch, name, getattr(batch, name)[good])
         check(batch, grad[good], record)
