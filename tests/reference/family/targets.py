@@ -90,7 +90,7 @@ def clipped_advantage(values, prior_logits, std, clip: float = 1.0, legal=None) 
     std : float or array_like [...]
         σ > 0, the scale of the advantages. It comes from the last commit and not from this batch.
     clip : float
-        c > 0. No action gains or loses more than e^±c against another by more than e^2c.
+        c > 0. An advantage counts for ±c at most, so the ratio of two actions moves by a factor of e^2c at most.
 
     Notes
     -----
