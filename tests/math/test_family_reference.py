@@ -180,6 +180,11 @@ def test_logits_of_minus_infinity_and_a_mask_are_the_same():
     assert_allclose(got.value, want.value)
     assert_allclose(got.gradient, [*want.gradient, 0, 0])
 
+    q = Batch(6, actions=4, masked=False).values
+    want = divergences.critic_gradient(q[:2], np.arange(4.0), [0.3, 1.0], 0.5)
+    got = divergences.critic_gradient(q, np.arange(4.0), logits, 0.5, legal=legal)
+    assert_allclose(got, [*want, np.zeros(4), np.zeros(4)])
+
 
 def test_a_row_without_a_legal_action_is_empty():
     none = np.zeros((1, 3), bool)
