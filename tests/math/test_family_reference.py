@@ -180,6 +180,11 @@ def test_logits_of_minus_infinity_and_a_mask_are_the_same():
     assert_allclose(got.value, want.value)
     assert_allclose(got.gradient, [*want.gradient, 0, 0])
 
+    q = Batch(6, actions=4, masked=False).values
+    want = divergences.critic_gradient(q[:2], np.arange(4.0), [0.3, 1.0], 0.5)
+    got = divergences.critic_gradient(q, np.arange(4.0), logits, 0.5, legal=legal)
+    assert_allclose(got, [*want, np.zeros(4), np.zeros(4)])
+
 
 def test_a_row_without_a_legal_action_is_empty():
     none = np.zeros((1, 3), bool)
@@ -308,8 +313,14 @@ def test_temperature_to_nothing_is_greedy_and_ties_share(tau):
     assert_allclose(np.exp(targets.eps_soft(values, 0.2))[0], [0.05, 0.45, 0.05, 0.45])
 
 
+def test_an_illegal_action_ties_with_nothing():
+    values, legal = [3.0, 3.0, 1.0], [False, True, True]
+    assert_allclose(np.exp(targets.greedy(values, legal)), [0, 1, 0])
+    assert_allclose(np.exp(targets.eps_soft(values, 0.2, legal)), [0, 0.9, 0.1])
+
+
 def test_an_action_without_a_prior_has_no_share_however_good_it_is():
-    t = np.exp(targets.mpo([9.0, 1.0, 2.0], 1e-300, [-INF, 0.0, 0.0]))
+    t = np.exp(targets.mpo([1e30, 1.0, 2.0], 1e-290, [-INF, 0.0, 0.0]))
     assert_allclose(t, [0, 0, 1])
 
 
@@ -513,6 +524,13 @@ def test_trap_a_tiny_target_is_not_a_zero():
     assert np.exp(log_t[1]) == 0
     assert divergences.reverse_kl([0.0, 0.0], log_t).value == pytest.approx(1000 - np.log(2))
     assert divergences.reverse_kl([0.0, 0.0], targets.greedy([0.0, -2.0])).value == INF
+
+
+def test_trap_a_tiny_policy_is_not_a_zero():
+    """π = e^-1000 is 0 in float64 too, but a target of 0 there has no reverse KL, in whatever precision one looks."""
+    value, gradient = divergences.reverse_kl([0.0, -1000.0], targets.greedy([1.0, 0.0]))
+    assert value == INF
+    assert_array_equal(gradient, 0)
 
 
 def test_trap_sign_at_the_kink_of_total_variation():

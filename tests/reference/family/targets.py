@@ -90,7 +90,7 @@ def clipped_advantage(values, prior_logits, std, clip: float = 1.0, legal=None) 
     std : float or array_like [...]
         σ > 0, the scale of the advantages. It comes from the last commit and not from this batch.
     clip : float
-        c > 0. No action gains or loses more than e^±c against another by more than e^2c.
+        c > 0. An advantage counts for ±c at most, so the ratio of two actions moves by a factor of e^2c at most.
 
     Notes
     -----
@@ -118,10 +118,9 @@ def mixed_value(values, visits, prior_logits, raw_value, legal=None) -> np.ndarr
     Danihelka et al., "Policy improvement by planning with Gumbel", 2022, appendix D.
     """
     values, visits = np.asarray(values, np.float64), np.asarray(visits, np.float64)
-    legal = legal_like(values, legal)
-    visits = np.where(legal, visits, 0.0)
+    visits = np.where(legal_like(values, legal), visits, 0.0)
     # Renormalised over the visited actions, which keeps its digits where the prior all but excludes them.
-    share = np.exp(log_softmax(prior_logits, legal & (visits > 0)))
+    share = np.exp(log_softmax(prior_logits, visits > 0))
     total = visits.sum(-1)
     return (np.asarray(raw_value, np.float64) + total * expectation(share, values)) / (1 + total)
 
