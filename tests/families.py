@@ -14,6 +14,7 @@ DIVERGENCES = {
     "total_variation": divergences.total_variation,
 }
 SUMMARY = ("target_entropy", "policy_entropy", "uniform_entropy", "pi_at_qstar", "overlap")
+BIG = np.finfo(np.float32).max
 LAM, TAU, BETA = 0.5, 0.75, 0.25  # exact in float32
 
 

@@ -200,6 +200,7 @@ struct RowShape {
   ActionMaximum<float> maximum;
   float variance;
   float sharpness;
+  float origin;  // of the values
 };
 
 template <int Lanes>
@@ -217,6 +218,7 @@ __device__ inline RowShape measure_row(const float* values, const float* logits,
   Team::for_each(actions, [&](int mine, int a) { squares[mine].add(values[a], logits[a], mean); });
   row.variance = Team::merge(squares).squares * inverse_legal;
   row.sharpness = inverse_temperature(numbers.tau, value_std(row.variance, numbers.std, numbers.own_std));
+  row.origin = value_origin(row.maximum.value, row.sharpness);
   return row;
 }
 
@@ -263,8 +265,7 @@ __device__ inline RowShare distill_row(float* values, float* logits, int actions
   const RowShape row = measure_row<Lanes>(values, logits, actions, numbers);
   ActionSums<float> partial[Team::kMine];
   Team::for_each(actions, [&](int mine, int a) {
-    const ActionWeights<float> w =
-        weigh_action(values[a], logits[a], row.maximum.value, row.maximum.logit, row.sharpness);
+    const ActionWeights<float> w = weigh_action(values[a], logits[a], row.origin, row.maximum.logit, row.sharpness);
     partial[mine].add(w);
     values[a] = w.target;
     logits[a] = is_legal(logits[a]) ? w.policy : -1.0f;  // a mark for step_of

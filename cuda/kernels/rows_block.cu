@@ -77,11 +77,12 @@ struct RowPart {
     merge_lanes(squares, 1, kPartials);
     row.variance = squares.squares * inverse_legal;
     row.sharpness = inverse_temperature(numbers.tau, value_std(row.variance, numbers.std, numbers.own_std));
+    row.origin = value_origin(row.maximum.value, row.sharpness);
 
     ActionWeights<float> weights[kMine];
     ActionSums<float> sums;
     for_mine(actions, [&](int i) {
-      weights[i] = weigh_action(value[i], logit[i], row.maximum.value, row.maximum.logit, row.sharpness);
+      weights[i] = weigh_action(value[i], logit[i], row.origin, row.maximum.logit, row.sharpness);
     });
     for_mine(actions, [&](int i) { sums.add(weights[i]); });
     merge_lanes(sums, 1, kPartials);

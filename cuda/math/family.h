@@ -32,7 +32,7 @@ QPI_FN Mask<F> is_best(F u) {
   return u == 0.0f;
 }
 
-constexpr float kFar = 3.0e38f;  // no legal action is further from the best, so that -inf stays a mark
+constexpr float kFar = 3.0e38f;  // no legal logit is further from the best, so that -inf stays a mark
 
 // ---- the target ----------------------------------------------------------------------------------------------------
 
@@ -283,8 +283,9 @@ QPI_FN FamilyRow<F> measure_family(F* values, F* logits, int actions, const Step
   const F highest = row.maximum.value;
   if (family.target == QPI_TARGET_BOLTZMANN) {
     const F sharpness = inverse_temperature(numbers.tau, value_std(row.variance, numbers.std, numbers.own_std));
+    const F origin = value_origin(highest, sharpness);
     Team::each(actions, [&](int a) {
-      const F u = lane_max(splat<F>(-kFar), (values[a] - highest) * sharpness);
+      const F u = (values[a] - origin) * sharpness;
       values[a] = is_legal(logits[a]) ? u : splat<F>(-kInfinity);
     });
   } else {

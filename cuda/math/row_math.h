@@ -135,6 +135,13 @@ struct ActionVariance {
   QPI_FN void merge(const ActionVariance& other) { squares = squares + other.squares; }
 };
 
+// What they are measured from: the highest, unless they do not matter. Then even values whose difference float32 cannot
+// hold are alike.
+template <class F>
+QPI_FN F value_origin(F highest, F sharpness) {
+  return sharpness == 0.0f ? splat<F>(0.0f) : highest;
+}
+
 // One action in units of the row's largest: e^u, e^x' and u - x'; 0 for an illegal action.
 template <class F>
 struct ActionWeights {
@@ -144,8 +151,8 @@ struct ActionWeights {
 };
 
 template <class F>
-QPI_FN ActionWeights<F> weigh_action(F e, F x, F highest_value, F highest_logit, F sharpness) {
-  const F u = (e - highest_value) * sharpness;
+QPI_FN ActionWeights<F> weigh_action(F e, F x, F value_origin, F highest_logit, F sharpness) {
+  const F u = (e - value_origin) * sharpness;
   const F v = x - highest_logit;
   const F target = is_legal(x) ? exp_nonpositive(u) : splat<F>(0.0f);
   return {target, exp_nonpositive(v), target > 0.0f ? u - v : splat<F>(0.0f)};

@@ -66,10 +66,11 @@ class RowBlock {
     merge_partials(squares);
     const F variance = squares[0].squares * inverse_legal;
     const F sharpness = inverse_temperature(numbers_.tau, value_std(variance, numbers_.std, numbers_.own_std));
+    const F origin = value_origin(maximum.value, sharpness);
 
     ActionSums<F> masses[kPartials];
     for_each_partial(args_.actions, [&](int partial, int a) QPI_INLINE {
-      const ActionWeights<F> w = weigh_action(values_[a], logits_[a], maximum.value, maximum.logit, sharpness);
+      const ActionWeights<F> w = weigh_action(values_[a], logits_[a], origin, maximum.logit, sharpness);
       masses[partial].add(w);
       values_[a] = w.target;
       logits_[a] = is_legal(logits_[a]) ? w.policy : splat<F>(-1.0f);  // a mark for write_gradient

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import qpi_distill as qpi
-from families import DIVERGENCES, LAM, SUMMARY, TAU, Batch, check
+from families import BIG, DIVERGENCES, LAM, SUMMARY, TAU, Batch, check
 
 pytest.importorskip("ml_dtypes")
 
@@ -124,6 +124,29 @@ class TestRows:
         for name in ("q", "pi", "legal", "weights"):
             setattr(batch, name, getattr(batch, name)[good])
         check(batch, grad[good], record)
+
+    @pytest.mark.parametrize("divergence", DIVERGENCES)
+    def test_values_further_apart_than_float32_reaches(self, backend, divergence):
+        """Such a target has no mass there; what has no value in float32 is left out and counted."""
+        batch = Batch(21, 1, 3, 1, "scalar", divergence=divergence)
+        batch.q, batch.pi = np.float32([[BIG, -BIG, 0]]), np.float32([[0, 1, 2]])
+        batch.legal[:], batch.weights[:] = True, 1
+        grad, record, *_ = batch.run(backend)
+        if divergence == "reverse_kl":
+            assert (record.rows, record.skipped) == (0, 1)
+            assert not grad.any()
+        else:
+            check(batch, grad, record)
+
+    @pytest.mark.parametrize("divergence", DIVERGENCES)
+    def test_logits_further_apart_than_float32_reaches(self, backend, divergence):
+        """A legal action's mark is not mistaken for an illegal one's: it keeps its share of the gradient."""
+        batch = Batch(22, 1, 3, 1, "scalar", divergence=divergence)
+        batch.q, batch.pi = np.float32([[0, 1, 2]]), np.float32([[BIG, -BIG, 0]])
+        batch.legal[:], batch.weights[:] = True, 1
+        grad, record, *_ = batch.run(backend)
+        np.testing.assert_allclose(grad, LAM * batch.divergence().gradient, rtol=0, atol=3e-6)
+        assert (record.skipped, record.clipped) == (0, 1)  # its KL is endless
 
     def test_ties_share_the_greedy_target(self, backend):
         batch = Batch(11, 4, 5, 1, "scalar", target="greedy", epsilon=0.0)

@@ -199,6 +199,15 @@ def test_temperatures(backend, tau):
     check(run(backend, problem), problem)
 
 
+@pytest.mark.parametrize("value_scale", ["none", "running_std"])
+def test_values_further_apart_than_float32_reaches(backend, value_scale):
+    """Where they do not matter, they are alike: the uniform target, not NaN."""
+    rng = np.random.default_rng(13)
+    problem = random_problem(rng, 30, q_size=3000, state={"tau": INF}, value_scale=value_scale)
+    problem.support *= np.float32(3.3e37)
+    check(run(backend, problem), problem)
+
+
 @pytest.mark.parametrize("tau_min", [1e-6, 0.5])
 def test_temperature_floor_is_a_slot(backend, tau_min):
     problem = random_problem(np.random.default_rng(11), 30, state={"tau": 1e-6, "tau_min": tau_min})

@@ -66,7 +66,7 @@ def kl_tolerance(rows: Rows, loop: Loop, options: Options, support) -> np.ndarra
 def variance_tolerance(rows: Rows, support) -> np.ndarray:
     """[B]: bound on the error of each row's variance of values."""
     error = value_error(support)
-    noise = (1e-14 * np.abs(np.nan_to_num(support, posinf=0, neginf=0)).max()) ** 2  # the reference's own
+    noise = (1e-14 * float(np.abs(np.nan_to_num(support, posinf=0, neginf=0)).max())) ** 2  # the reference's own
     return 4 * np.sqrt(rows.variance) * error + 2 * error**2 + 8 * EPS * rows.variance + noise + 1e-37
 
 
