@@ -1,4 +1,4 @@
-"""What `nox` runs: the linters, one wheel, its checks, and the whole test suite against that wheel."""
+"""What `nox` runs: the linters, the documentation, one wheel, its checks, and the test suite against that wheel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import nox
 
 nox.needs_version = ">=2024.10"
-nox.options.sessions = ["lint", "wheel", "tests"]
+nox.options.sessions = ["lint", "docs", "wheel", "tests"]
 nox.options.error_on_missing_interpreters = True
 
 PROJECT = nox.project.load_toml("pyproject.toml")
@@ -39,6 +39,15 @@ def lint(session: nox.Session) -> None:
     sources = sorted(str(path) for folder in C_FOLDERS for path in Path(folder).rglob("*") if path.suffix in C_SUFFIXES)
     session.run("clang-format", *(["-i"] if fix else ["--dry-run", "-Werror"]), *sources)
     session.run("cython-lint", "src", "examples", "tests")
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the documentation, warnings being errors; `nox -s docs -- serve` shows it while you write."""
+    session.install(*PROJECT["project"]["optional-dependencies"]["docs"])
+    # mkdocs-material announces its successor at every start.
+    site = session.posargs or ["build", "--quiet", "--site-dir", str(Path(session.cache_dir) / "site")]
+    session.run("mkdocs", *site, env={"NO_MKDOCS_2_WARNING": "1"})
 
 
 @nox.session
