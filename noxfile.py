@@ -45,9 +45,9 @@ def lint(session: nox.Session) -> None:
 def docs(session: nox.Session) -> None:
     """Build the documentation, warnings being errors; `nox -s docs -- serve` shows it while you write."""
     session.install(*PROJECT["project"]["optional-dependencies"]["docs"])
-    # mkdocs-material announces its successor at every start.
-    site = session.posargs or ["build", "--quiet", "--site-dir", str(Path(session.cache_dir) / "site")]
-    session.run("mkdocs", *site, env={"NO_MKDOCS_2_WARNING": "1"})
+    # Not --quiet: warnings that are not shown are not counted either.
+    site = session.posargs or ["build", "--site-dir", str(Path(session.cache_dir) / "site")]
+    session.run("mkdocs", *site, env={"NO_MKDOCS_2_WARNING": "1"})  # mkdocs-material announces its successor
 
 
 @nox.session
