@@ -59,6 +59,20 @@ def test_pkg_config_knows_the_version_and_may_be_moved(tmp_path, package):
         assert Path(answer).resolve() == (moved / folder).resolve()
 
 
+@pytest.mark.parametrize("libdir", ["lib", "lib/x86_64-linux-gnu", "/opt/libraries"])
+def test_pkg_config_of_a_system_install(tmp_path, libdir):
+    """Relative to the file where the library's folder is, absolute where that is; configured, not built."""
+    options = ["-DQPI_CUDA=OFF", "-DCMAKE_INSTALL_PREFIX=/usr/local", f"-DCMAKE_INSTALL_LIBDIR={libdir}"]
+    ninja = ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={find('ninja')}"]
+    run([find("cmake"), "-S", ROOT, "-B", tmp_path, *ninja, *options])
+    folder = Path("/usr/local", libdir)
+    text = (tmp_path / "qpi_distill.pc").read_text(encoding="utf-8").replace("${pcfiledir}", str(folder / "pkgconfig"))
+    values = dict(re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE))
+    libraries, headers = (values[name].replace("${prefix}", values["prefix"]) for name in ("libdir", "includedir"))
+    assert os.path.normpath(libraries) == str(folder)
+    assert os.path.normpath(headers) == "/usr/local/include"
+
+
 def pkg_config(*arguments, path=None):
     env = {**os.environ, "PKG_CONFIG_PATH": str(path or qpi.get_pkgconfig_dir())}
     return run([find("pkg-config", "pkgconf"), *arguments], env=env)
