@@ -66,3 +66,9 @@ def tests(session: nox.Session) -> None:
     env = {"QPI_WHEEL": str(path)}
     workers = "2" if (os.cpu_count() or 1) >= 2 else "0"
     session.run("python", "-m", "pytest", "-n", workers, "--dist", "loadgroup", *session.posargs, env=env)
+
+
+@nox.session
+def same(session: nox.Session) -> None:
+    """Build the CPU wheel twice in different places: both have to be the same bytes. Takes minutes; not by default."""
+    session.run("python", "tools/reproducible.py")
