@@ -21,6 +21,24 @@ except ImportError:
 DTYPES = {"float32": np.dtype(np.float32), "float16": np.dtype(np.float16), "bfloat16": BFLOAT16}
 
 
+class CSummary(ctypes.Structure):
+    """qpi_summary of the C header."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_double)
+        for name in (
+            "weight",
+            "loss",
+            "target_entropy",
+            "policy_entropy",
+            "uniform_entropy",
+            "agreement",
+            "pi_at_qstar",
+            "overlap",
+        )
+    )
+
+
 class CRecord(ctypes.Structure):
     """qpi_record of the C header."""
 
@@ -33,6 +51,7 @@ class CRecord(ctypes.Structure):
         ("clipped", ctypes.c_int64),
         ("faults", ctypes.c_uint32),
         ("calls", ctypes.c_uint32),
+        ("summary", CSummary),
     )
 
 

@@ -209,6 +209,18 @@ QPI_API int64_t qpi_layout_words(const qpi_layout* layout);
 
 #define QPI_DEVICE_CPU (-1) /* a device is this, or the ordinal of a GPU */
 
+/* What QPI_SUMMARY asks for: sums of w times a row's number, over the rows in the statistic whose loss is finite. */
+typedef struct qpi_summary {
+  double weight;          /* sum of w over these rows */
+  double loss;            /* the divergence that the gradient belongs to, without lam */
+  double target_entropy;  /* nats */
+  double policy_entropy;  /* nats */
+  double uniform_entropy; /* log of the number of legal actions */
+  double agreement;       /* 1 where one action is the best of both target and policy, else 0 */
+  double pi_at_qstar;     /* the policy's probability of the target's best action; of several, the largest */
+  double overlap;         /* sum over the actions of min(target, policy) */
+} qpi_summary;
+
 /* The statistic of one or several `accumulate` calls. All sums; a data-parallel job adds them up over its ranks
  * (faults: bitwise or) between qpi_accumulate and qpi_commit. */
 typedef struct qpi_record {
@@ -220,6 +232,7 @@ typedef struct qpi_record {
   int64_t clipped;          /* rows whose KL was over kl_row_max (a KL that is not finite is left out of the sums) */
   uint32_t faults;          /* qpi_fault bits seen in the rows */
   uint32_t calls;           /* accumulate calls so far */
+  qpi_summary summary;      /* of the calls with QPI_SUMMARY */
 } qpi_record;
 
 /* Scratch and record that belong to an ISV: the same size for any number of rows. The record is at its start. The
@@ -314,6 +327,35 @@ typedef enum qpi_kl_stat {
   QPI_KL_STAT_ROW0 = 1  /* KL of row 0 of the call, as the seed kernels do. Refused by qpi_accumulate. */
 } qpi_kl_stat;
 
+/* How q_logits become the values E_Q[b,a]. */
+typedef enum qpi_critic {
+  QPI_CRITIC_CATEGORICAL = 0, /* C51, HL-Gauss: sum_z softmax(q_logits)[z] * support[z] */
+  QPI_CRITIC_QUANTILE = 1     /* QR-DQN, IQN: q_logits are the quantiles, and their mean is the value. No support. With
+                                 one atom: a scalar Q. */
+} qpi_critic;
+
+typedef enum qpi_target {
+  QPI_TARGET_BOLTZMANN = 0, /* softmax(E_Q / tau) */
+  QPI_TARGET_GREEDY = 1     /* 1 - target_epsilon over the best actions (equal shares), target_epsilon over all legal
+                               ones; tau has no effect */
+} qpi_target;
+
+/* What the gradient lowers; t = target, p = softmax(pi_logits / policy_temperature). cuda/math/family.h has them all.
+ */
+typedef enum qpi_divergence {
+  QPI_DIVERGENCE_FORWARD_KL = 0,     /* KL(t || p) */
+  QPI_DIVERGENCE_REVERSE_KL = 1,     /* KL(p || t) */
+  QPI_DIVERGENCE_JENSEN_SHANNON = 2, /* beta KL(t || m) + (1 - beta) KL(p || m), m = beta t + (1 - beta) p */
+  QPI_DIVERGENCE_HELLINGER = 3,      /* 1 - sum sqrt(t p) */
+  QPI_DIVERGENCE_TOTAL_VARIATION = 4 /* sum |t - p| / 2 */
+} qpi_divergence;
+
+/* What the moving average, and with it the law of lam, is fed with. */
+typedef enum qpi_control_stat {
+  QPI_CONTROL_STAT_KL = 0,  /* KL(target || softmax(pi_logits)), whatever the gradient is of */
+  QPI_CONTROL_STAT_LOSS = 1 /* the divergence: kl_ema, kl_target and kl_row_max are then in its unit */
+} qpi_control_stat;
+
 typedef enum qpi_kernel {
   QPI_KERNEL_AUTO = 0,
   QPI_KERNEL_STREAM = 1, /* any shape, stride and alignment */
@@ -325,6 +367,7 @@ typedef enum qpi_kernel {
 } qpi_kernel;
 
 #define QPI_CHECK_POINTERS 1u /* flag: every call asks the driver where each pointer lives */
+#define QPI_SUMMARY 2u        /* flag: entropies, agreement, ... of each batch (qpi_summary), in the same pass */
 
 typedef struct qpi_problem {
   size_t size;
@@ -346,10 +389,18 @@ typedef struct qpi_problem {
   int64_t legal_stride[2];   /* row, action */
   int64_t support_stride[2]; /* action, atom; packed = one support shared by all actions: {0, 1} */
   int64_t weight_stride;     /* row */
-  uint32_t flags;            /* QPI_CHECK_POINTERS or 0 */
+  uint32_t flags;            /* QPI_CHECK_POINTERS, QPI_SUMMARY */
   qpi_kernel kernel;         /* QPI_KERNEL_AUTO, or force one (tests, benchmarks) */
   int32_t max_blocks;        /* 0: chosen; else an upper bound on the grid. The results do not depend on it. */
   int32_t max_threads; /* CPU: 0: the cores this process may use, 64 at most; else an upper bound. Results likewise. */
+  qpi_critic critic;
+  qpi_target target;
+  float target_epsilon; /* of QPI_TARGET_GREEDY: 0 .. 1 */
+  qpi_divergence divergence;
+  float divergence_beta;    /* of QPI_DIVERGENCE_JENSEN_SHANNON: between 0 and 1, both excluded; 0.5 */
+  float policy_temperature; /* of the policy in the divergence, not in the statistic: > 0; 1. The gradient has no factor
+                               that would make up for it. */
+  qpi_control_stat control_stat;
 } qpi_problem;
 
 #define QPI_PACKED INT64_MIN
@@ -374,7 +425,7 @@ typedef struct qpi_batch {
   int64_t rows;                 /* 0 .. QPI_MAX_ROWS - 1; with 0 rows every other pointer may be NULL */
   const void* q_logits;         /* [rows, actions, atoms] */
   const void* pi_logits;        /* [rows, actions] */
-  const float* support;         /* [atoms] or [actions, atoms], by support_stride */
+  const float* support;         /* [atoms] or [actions, atoms], by support_stride; NULL with QPI_CRITIC_QUANTILE */
   void* pi_grad;                /* [rows, actions]: gradient of the loss with respect to pi_logits */
   const uint8_t* legal_actions; /* optional [rows, actions]: 0 = illegal; q and pi of that action have no effect */
   const float* row_weights;     /* optional [rows]: >= 0; 0 = the row is not there */

@@ -21,13 +21,28 @@ __global__ void __launch_bounds__(kFoldLanes) finish_kernel(const __grid_constan
 #endif
   const FinishLoads loads = load_finish(args);
   // The launch has a thread for each lane of the tree that is in use.
-  const qpi_record of_lane = fold_lane(args.slots, args.slots_in_use, threadIdx.x);
+  const StatTotal of_lane = fold_lane(args.slots, args.slots_in_use, threadIdx.x);
   store_finish(loads, storage);
   __syncthreads();
   const StepNumbers numbers = check_step_input(load_step_input(storage.isv.image(args.isv), args.grad_scale),
                                                args.running_std, args.reduction_scale);
   finish_block(args, numbers, args.slots_in_use < kFoldLanes ? args.slots_in_use : kFoldLanes, storage,
                [&](int) { return of_lane; });
+}
+
+// The slots of a summary, in the tree of the statistic.
+__global__ void __launch_bounds__(kFoldLanes)
+    summary_kernel(const SummarySlot* __restrict__ slots, int in_use, qpi_summary* to) {
+  __shared__ qpi_summary of_warp[kWarp];
+  const int warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
+  const qpi_summary mine = merge_summaries(fold_summary_lane(slots, in_use, threadIdx.x), 1, kWarp);
+  if (threadIdx.x % kWarp == 0) of_warp[warp] = mine;
+  __syncthreads();
+  if (warp == 0) {
+    const int lane = threadIdx.x;
+    const qpi_summary sum = merge_summaries(lane < warps ? of_warp[lane] : qpi_summary{}, 1, warps);
+    if (lane == 0) *to = sum;
+  }
 }
 
 // Runs `body` on the ISV in thread 0.
@@ -42,7 +57,7 @@ __device__ void with_image(const IsvWords& isv, Body body) {
 }
 
 __global__ void commit_kernel(const __grid_constant__ IsvWords isv, qpi_record* record, CommitParts parts) {
-  with_image(isv, [&](const IsvImage& image) { commit(image, record, parts); });
+  with_image(isv, [&](const IsvImage& image) { commit_record(image, record, parts); });
 }
 
 __global__ void control_kernel(const __grid_constant__ IsvWords isv) {
@@ -67,9 +82,15 @@ int finish_may_overlap(bool* may) {
   return error;
 }
 
-int launch_finish(const FinishArgs& args, bool overlap, void* stream) {
+// Threads for the tree's lanes in use.
+static unsigned fold_threads(int slots_in_use) {
   unsigned threads = 64;
-  while (threads < kFoldLanes && static_cast<int>(threads) < args.slots_in_use) threads *= 2;
+  while (threads < kFoldLanes && static_cast<int>(threads) < slots_in_use) threads *= 2;
+  return threads;
+}
+
+int launch_finish(const FinishArgs& args, bool overlap, void* stream) {
+  const unsigned threads = fold_threads(args.slots_in_use);
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
@@ -95,6 +116,10 @@ static int launch_single(void (*kernel)(Parameters...), unsigned threads, void* 
 // A thread for each word of the ISV.
 static constexpr unsigned kImageThreads = (kNativeWords + kWarp - 1) / kWarp * kWarp;
 
+int launch_summary(const FinishArgs& args, void* stream) {
+  return launch_single(summary_kernel, fold_threads(args.slots_in_use), stream, args.summary_slots, args.slots_in_use,
+                       args.summary);
+}
 int launch_commit(const IsvWords& isv, qpi_record* record, CommitParts parts, void* stream) {
   return launch_single(commit_kernel, kImageThreads, stream, isv, record, parts);
 }
@@ -110,13 +135,10 @@ int launch_reset(const IsvWords& isv, Workspace* workspace, ResetParts parts, vo
 }
 
 const void* const kCommitKernels[] = {
-    reinterpret_cast<const void*>(finish_kernel),
-    reinterpret_cast<const void*>(commit_kernel),
-    reinterpret_cast<const void*>(control_kernel),
-    reinterpret_cast<const void*>(discard_kernel),
-    reinterpret_cast<const void*>(clear_faults_kernel),
-    reinterpret_cast<const void*>(reset_kernel),
-    nullptr,
+    reinterpret_cast<const void*>(finish_kernel),  reinterpret_cast<const void*>(summary_kernel),
+    reinterpret_cast<const void*>(commit_kernel),  reinterpret_cast<const void*>(control_kernel),
+    reinterpret_cast<const void*>(discard_kernel), reinterpret_cast<const void*>(clear_faults_kernel),
+    reinterpret_cast<const void*>(reset_kernel),   nullptr,
 };
 
 }  // namespace qpi::gpu

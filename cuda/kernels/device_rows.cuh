@@ -6,6 +6,7 @@
 
 #define QPI_ISA device
 #include "../math/control_laws.h"
+#include "../math/family.h"
 
 namespace qpi::gpu {
 
@@ -102,10 +103,31 @@ __device__ inline ActionVariance<float> shuffle(const ActionVariance<float>& v, 
 __device__ inline ActionSums<float> shuffle(const ActionSums<float>& s, int lanes) {
   return {shuffle(s.target_mass, lanes), shuffle(s.policy_mass, lanes), shuffle(s.cross, lanes)};
 }
+__device__ inline BestCount<float> shuffle(const BestCount<float>& c, int lanes) { return {shuffle(c.best, lanes)}; }
+__device__ inline FamilyMasses<float> shuffle(const FamilyMasses<float>& m, int lanes) {
+  return {shuffle(m.target, lanes),      shuffle(m.policy, lanes),   shuffle(m.student, lanes),
+          shuffle(m.cross, lanes),       shuffle(m.target_u, lanes), shuffle(m.policy_v, lanes),
+          shuffle(m.best_policy, lanes), shuffle(m.best_both, lanes)};
+}
+__device__ inline DivergenceSums<float> shuffle(const DivergenceSums<float>& s, int lanes) {
+  return {shuffle(s.value, lanes), shuffle(s.centre, lanes), shuffle(s.overlap, lanes)};
+}
+__device__ inline qpi_summary shuffle(const qpi_summary& s, int lanes) {
+  return {shuffle(s.weight, lanes),          shuffle(s.loss, lanes),
+          shuffle(s.target_entropy, lanes),  shuffle(s.policy_entropy, lanes),
+          shuffle(s.uniform_entropy, lanes), shuffle(s.agreement, lanes),
+          shuffle(s.pi_at_qstar, lanes),     shuffle(s.overlap, lanes)};
+}
 __device__ inline LaneSum shuffle(const LaneSum& s, int lanes) {
   return {shuffle(s.weighted_kl, lanes), shuffle(s.weight, lanes),  shuffle(s.weighted_variance, lanes),
           shuffle(s.rows, lanes),        shuffle(s.skipped, lanes), shuffle(s.clipped, lanes),
           shuffle(s.faults, lanes)};
+}
+
+// Pairwise, as merge_lanes.
+__device__ inline qpi_summary merge_summaries(qpi_summary mine, int first, int end) {
+  for (int lanes = first; lanes < end; lanes *= 2) add_summary(mine, shuffle(mine, lanes));
+  return mine;
 }
 
 // Pairwise over lanes that are `first`, 2 * first, ... apart, `first` * 2^n = `end`. Every lane of the warp calls it.
@@ -141,6 +163,18 @@ struct RowTeam {
 #pragma unroll 1
       for (int a = threadIdx.x % Lanes; a < actions; a += Lanes) body(0, a);
     }
+  }
+
+  // As family.h wants them.
+  template <class Accumulator, class Body>
+  __device__ static Accumulator reduce(int actions, Body body) {
+    Accumulator partials[kMine];
+    for_each(actions, [&](int mine, int a) { body(partials[mine], a); });
+    return merge(partials);
+  }
+  template <class Body>
+  __device__ static void each(int actions, Body body) {
+    for_each(actions, [&](int, int a) { body(a); });
   }
 
   template <class Accumulator>
@@ -234,6 +268,21 @@ __device__ inline RowShare distill_row(float* values, float* logits, int actions
   const RowShare share = close_row(row, Team::merge(partial), weight, numbers, &scales);
   Team::for_each(actions, [&](int, int a) { values[a] = step_of(scales, values[a], logits[a]); });
   return share;
+}
+
+// The same for the rest of the family. Out of line: the plain step must not pay for its registers.
+template <int Lanes>
+__device__ __noinline__ RowShare distill_family(float* values, float* logits, int actions, float weight,
+                                                const StepNumbers& numbers, const RowFamily& family,
+                                                RowSummary<float>* summary) {
+  using Team = RowTeam<Lanes>;
+  const FamilyRow<float> row = measure_family<float, Team>(values, logits, actions, numbers, family);
+  const RowStatus status = row_status(row.usable(family), row.maximum.legal > 0.0f, row.maximum.support_usable(),
+                                      weight, numbers.gradient_scale);
+  const float strength = status == RowStatus::kCounted ? numbers.gradient_scale * weight : 0.0f;
+  family_steps<float, Team>(values, logits, actions, row, strength, family);
+  *summary = row.summary;
+  return row_share(status, weight, row.control(family), row.variance, numbers.kl_row_max);
 }
 
 __device__ inline float weight_of(const RowsArgs& args, int64_t row) {

@@ -32,10 +32,10 @@ struct RowsLaunch {
 // Load every kernel that a plan with this many atoms may use on the current device, and let those that want
 // it use `shared_bytes` of dynamic shared memory.
 // With `large_clusters`, clusters of more than eight blocks too.
-int load_kernels(size_t shared_bytes, int64_t atoms, bool large_clusters);
+int load_kernels(size_t shared_bytes, int64_t atoms, bool plain, bool large_clusters);
 
 // Blocks of this launch that fit on one multiprocessor of the current device.
-int blocks_per_multiprocessor(const RowsLaunch& launch, qpi_dtype q_dtype, int64_t atoms, int* blocks);
+int blocks_per_multiprocessor(const RowsLaunch& launch, qpi_dtype q_dtype, int64_t atoms, bool plain, int* blocks);
 
 // Does the GPU have room for this launch as one cluster?
 int cluster_fits(const RowsLaunch& launch, qpi_dtype q_dtype, int64_t atoms, bool* fits);
@@ -48,6 +48,9 @@ int finish_may_overlap(bool* may);
 
 // `overlap`: start while the rows kernel drains (programmatic dependent launch, compute capability 9.0 and later).
 int launch_finish(const FinishArgs& args, bool overlap, void* stream);
+
+// The slots of the summary into `args.summary`; between launch_rows and launch_finish.
+int launch_summary(const FinishArgs& args, void* stream);
 
 int launch_commit(const IsvWords& isv, qpi_record* record, CommitParts parts, void* stream);
 int launch_control(const IsvWords& isv, void* stream);

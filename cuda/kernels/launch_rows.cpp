@@ -8,9 +8,9 @@ namespace qpi::gpu {
 
 namespace {
 
-const void* rows_kernel(qpi_kernel kernel, qpi_dtype q_dtype, int64_t atoms) {
+const void* rows_kernel(qpi_kernel kernel, qpi_dtype q_dtype, int64_t atoms, bool plain) {
   if (kernel == QPI_KERNEL_BLOCK) return block_kernel();
-  return kernel == QPI_KERNEL_TILE ? tile_kernel(q_dtype, atoms) : stream_kernel();
+  return kernel == QPI_KERNEL_TILE ? tile_kernel(q_dtype, atoms, plain) : stream_kernel();
 }
 
 int load(const void* function) {
@@ -20,10 +20,10 @@ int load(const void* function) {
 
 }  // namespace
 
-int load_kernels(size_t shared_bytes, int64_t atoms, bool large_clusters) {
+int load_kernels(size_t shared_bytes, int64_t atoms, bool plain, bool large_clusters) {
   if (const int error = load(stream_kernel())) return error;
-  for (const void* kernel : {tile_kernel(QPI_FLOAT32, atoms), tile_kernel(QPI_FLOAT16, atoms),
-                             tile_kernel(QPI_BFLOAT16, atoms), block_kernel()}) {
+  for (const void* kernel : {tile_kernel(QPI_FLOAT32, atoms, plain), tile_kernel(QPI_FLOAT16, atoms, plain),
+                             tile_kernel(QPI_BFLOAT16, atoms, plain), block_kernel()}) {
     if (const int error = load(kernel)) return error;
     if (const int error =
             cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)))
@@ -43,8 +43,8 @@ int load_kernels(size_t shared_bytes, int64_t atoms, bool large_clusters) {
   return cudaSuccess;
 }
 
-int blocks_per_multiprocessor(const RowsLaunch& launch, qpi_dtype q_dtype, int64_t atoms, int* blocks) {
-  return cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, rows_kernel(launch.kernel, q_dtype, atoms),
+int blocks_per_multiprocessor(const RowsLaunch& launch, qpi_dtype q_dtype, int64_t atoms, bool plain, int* blocks) {
+  return cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, rows_kernel(launch.kernel, q_dtype, atoms, plain),
                                                        launch.threads, launch.shared_bytes);
 }
 
@@ -66,7 +66,8 @@ int launch_rows(const RowsArgs& args, const FinishArgs& finish, const RowsLaunch
   config.stream = static_cast<cudaStream_t>(stream);
   config.attrs = &cluster;
   config.numAttrs = launch.block.whole && launch.blocks > 1 ? 1 : 0;
-  return cudaLaunchKernelExC(&config, rows_kernel(launch.kernel, args.q_dtype, args.atoms), arguments);
+  return cudaLaunchKernelExC(&config, rows_kernel(launch.kernel, args.q_dtype, args.atoms, args.family.plain),
+                             arguments);
 }
 
 int cluster_fits(const RowsLaunch& launch, qpi_dtype q_dtype, int64_t atoms, bool* fits) {
@@ -81,7 +82,7 @@ int cluster_fits(const RowsLaunch& launch, qpi_dtype q_dtype, int64_t atoms, boo
   config.numAttrs = 1;
   int clusters = 0;
   const cudaError_t error =
-      cudaOccupancyMaxActiveClusters(&clusters, rows_kernel(launch.kernel, q_dtype, atoms), &config);
+      cudaOccupancyMaxActiveClusters(&clusters, rows_kernel(launch.kernel, q_dtype, atoms, true), &config);
   *fits = error == cudaSuccess && clusters > 0;
   // Some GPUs know no clusters of this size at all.
   if (error == cudaErrorInvalidClusterSize) {

@@ -34,6 +34,7 @@ __host__ __device__ constexpr unsigned support_bytes(const TileShape& shape) {
 }
 
 __device__ inline void stage_support(const RowsArgs& args, const TileShape& shape, float* support) {
+  if (args.support == nullptr) return;
   const float middle = support_middle(args.support[0], args.support[(args.atoms - 1) * args.support_stride[1]]);
   for (unsigned a = 0; a < (shape.shared_support ? 1 : shape.actions); ++a) {
     for (unsigned z = threadIdx.x; z < shape.atoms; z += blockDim.x) {
@@ -207,6 +208,31 @@ __device__ inline float reduce_short(const Q* q, const float* centred, int runti
   }
   const float mean = RowTeam<1>::merge(sums).mean();
   return is_finite(mean) ? mean : reduce_any(q, centred, atoms);
+}
+
+// The mean of one action's quantiles, by one thread, or by kLongPartials adjacent lanes with every lane of the warp
+// calling.
+template <class Q>
+__device__ inline float quantile_short(const Q* q, int atoms) {
+  AtomSums<float> sums[kPartials];
+#pragma unroll 1
+  for (int z = 0; z < atoms; z += kPartials) {
+#pragma unroll
+    for (int k = 0; k < kPartials; ++k) {
+      if (z + k < atoms) sums[k].add(1.0f, to_float(q[z + k]));
+    }
+  }
+  return quantile_value(RowTeam<1>::merge(sums).mean());
+}
+template <class Q>
+__device__ inline float quantile_long(const Q* q, int atoms) {
+  AtomSums<float> sums;
+  for (int z = 2 * (threadIdx.x % kLongPartials); z < atoms; z += 2 * kLongPartials) {
+    sums.add(1.0f, to_float(q[z]));
+    if (z + 1 < atoms) sums.add(1.0f, to_float(q[z + 1]));
+  }
+  merge_lanes(sums, 1, kLongPartials);
+  return quantile_value(sums.mean());
 }
 
 // Two neighbours that start at an even index of an array with an even number of elements.

@@ -30,8 +30,8 @@ struct WarpSum {
   uint32_t rows, skipped, clipped, faults;
 };
 
-__device__ inline qpi_record record_of(const WarpSum& s) {
-  return {s.sum[0], s.sum[1], s.sum[2], s.rows, s.skipped, s.clipped, s.faults, 0};
+__device__ inline StatTotal total_of(const WarpSum& s) {
+  return {s.sum[0], s.sum[1], s.sum[2], s.rows, s.skipped, s.clipped, s.faults};
 }
 
 // Byte offsets into dynamic shared memory.
@@ -245,8 +245,7 @@ __global__ void __launch_bounds__(kBlockMaxThreads)
     // A block is a tile here.
     __syncthreads();
     if (threadIdx.x < kWarp && !numbers.halted) {
-      const qpi_record sum =
-          fold_warp(threadIdx.x < row_warps ? record_of(sums[threadIdx.x]) : qpi_record{}, row_warps);
+      const StatTotal sum = fold_warp(threadIdx.x < row_warps ? total_of(sums[threadIdx.x]) : StatTotal{}, row_warps);
       if (threadIdx.x == 0) {
         args.slots[blockIdx.x] = {sum.weighted_kl,
                                   sum.weight,
@@ -266,7 +265,7 @@ __global__ void __launch_bounds__(kBlockMaxThreads)
     __syncthreads();
   }
   if (blockIdx.x == 0)
-    finish_block(finish, numbers, gridDim.x * row_warps, storage, [&](int i) { return record_of(sums[i]); });
+    finish_block(finish, numbers, gridDim.x * row_warps, storage, [&](int i) { return total_of(sums[i]); });
 }
 
 }  // namespace

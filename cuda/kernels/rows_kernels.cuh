@@ -12,7 +12,7 @@ constexpr int kBlockMaxRows = 64;
 constexpr int kMaxClusterBlocks = 16;
 
 const void* stream_kernel();
-const void* tile_kernel(qpi_dtype q_dtype, int64_t atoms);
+const void* tile_kernel(qpi_dtype q_dtype, int64_t atoms, bool plain);
 const void* block_kernel();
 
 // The other kernels of the library, for loading them ahead; the lists end with NULL.

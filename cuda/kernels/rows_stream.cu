@@ -36,6 +36,12 @@ __device__ inline float walk_atoms(const RowsArgs& args, int64_t q, const float*
     }
   };
   const auto logit = [&](int z) { return load_element(args.q_logits, args.q_dtype, q + z * q_step); };
+  if (args.family.critic == QPI_CRITIC_QUANTILE) {
+    AtomSums<float> sums;
+    for_each([&](int z) { sums.add(1.0f, logit(z)); });
+    merge_lanes(sums, 1, Lanes);
+    return quantile_value(sums.mean());
+  }
   const auto mean_of = [&](auto weight) {
     AtomSums<float> sums;
     for_each([&](int z) { sums.add(weight(logit(z)), support[z * support_step] - middle); });
@@ -54,6 +60,9 @@ __global__ void __launch_bounds__(kStreamThreads) stream_rows(const __grid_const
   __shared__ float values[kItems];
   __shared__ float logits[kItems];
   __shared__ RowShare shares[kSlotLanes];
+  __shared__ RowSummary<float> summaries[kSlotLanes];  // of the rows, and what those of a slot add up to
+  __shared__ qpi_summary slot_summary[kSlotLanes];
+  const bool summary = args.summary_slots != nullptr;
 
   allow_finish_to_start();
   const StepNumbers numbers =
@@ -65,12 +74,23 @@ __global__ void __launch_bounds__(kStreamThreads) stream_rows(const __grid_const
   int together = tile_rows < kRowsTogether ? tile_rows : kRowsTogether;
   while (together > 1 && together * actions > kItems) together /= 2;
 
-  const float middle = support_middle(args.support[0], args.support[(args.atoms - 1) * args.support_stride[1]]);
+  const float middle = args.support == nullptr
+                           ? 0.0f
+                           : support_middle(args.support[0], args.support[(args.atoms - 1) * args.support_stride[1]]);
+  const auto distill = [&](auto lanes, float* row_values, float* row_logits, int count, float weight,
+                           RowSummary<float>* of_row) {
+    constexpr int kLanes = decltype(lanes)::value;
+    return args.family.plain
+               ? distill_row<kLanes>(row_values, row_logits, count, weight, numbers)
+               : distill_family<kLanes>(row_values, row_logits, count, weight, numbers, args.family, of_row);
+  };
+
   const int64_t tiles = tile_count(args.rows, tile_rows);
   const int in_use = slots_in_use(args.rows, tile_rows);
 
   for (int slot = blockIdx.x; slot < in_use; slot += gridDim.x) {
     LaneSum slot_sum;  // of the first warp: lane r has row r of each tile
+    if (summary && threadIdx.x < kSlotLanes) slot_summary[threadIdx.x] = qpi_summary{};
     for (int64_t tile = slot; tile < tiles; tile += kStatSlots) {
       for (int part = 0; part < tile_rows; part += together) {
         const int64_t first = tile * tile_rows + part;
@@ -109,8 +129,9 @@ __global__ void __launch_bounds__(kStreamThreads) stream_rows(const __grid_const
           // A warp to a row.
           for (int local = threadIdx.x / kWarp; local < together; local += kStreamThreads / kWarp) {
             const bool there = first + local < args.rows;
-            RowShare share = distill_row<kWarp>(values + local * actions, logits + local * actions, there ? actions : 0,
-                                                there ? weight_of(args, first + local) : 0.0f, numbers);
+            RowShare share =
+                distill(IntConstant<kWarp>{}, values + local * actions, logits + local * actions, there ? actions : 0,
+                        there ? weight_of(args, first + local) : 0.0f, &summaries[part + local]);
             if (args.row0 && first + local != 0) share = out_of_statistic(share);
             if (threadIdx.x % kWarp == 0) shares[part + local] = share;
           }
@@ -118,10 +139,14 @@ __global__ void __launch_bounds__(kStreamThreads) stream_rows(const __grid_const
           const int local = threadIdx.x / kPartials;
           const bool there = local < together && first + local < args.rows;
           const float weight = there ? weight_of(args, first + local) : 0.0f;
-          RowShare share = distill_row<kPartials>(values + local * actions, logits + local * actions,
-                                                  there ? actions : 0, weight, numbers);
+          RowSummary<float> of_row;
+          RowShare share = distill(IntConstant<kPartials>{}, values + local * actions, logits + local * actions,
+                                   there ? actions : 0, weight, &of_row);
           if (args.row0 && first + local != 0) share = out_of_statistic(share);
-          if (local < together && threadIdx.x % kPartials == 0) shares[part + local] = share;
+          if (local < together && threadIdx.x % kPartials == 0) {
+            shares[part + local] = share;
+            if (summary) summaries[part + local] = of_row;
+          }
         }
         __syncthreads();
 
@@ -140,9 +165,18 @@ __global__ void __launch_bounds__(kStreamThreads) stream_rows(const __grid_const
         }
         __syncthreads();
       }
-      if (threadIdx.x < tile_rows) slot_sum.add(shares[threadIdx.x]);
+      if (threadIdx.x < tile_rows) {
+        slot_sum.add(shares[threadIdx.x]);
+        if (summary) add_row(slot_summary[threadIdx.x], shares[threadIdx.x].weight, summaries[threadIdx.x]);
+      }
     }
-    if (threadIdx.x < kWarp) store_slot(args.slots + slot, slot_sum, tile_rows, 1);
+    if (threadIdx.x < kWarp) {
+      store_slot(args.slots + slot, slot_sum, tile_rows, 1);
+      if (summary) {
+        const qpi_summary sum = merge_summaries(slot_summary[threadIdx.x], 1, tile_rows);
+        if (threadIdx.x == 0) args.summary_slots[slot].sums = sum;
+      }
+    }
   }
 }
 

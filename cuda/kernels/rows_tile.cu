@@ -91,8 +91,8 @@ struct AtomLoop {
   }
 };
 
-// The first of `Loops` that serves is run.
-template <int Registers, class... Loops>
+// The first of `Loops` that serves is run. The plain step has kernels of its own; `Family` is for all others.
+template <int Registers, bool Family, class... Loops>
 __global__ void __maxnreg__(Registers)
     tile_rows(const __grid_constant__ RowsArgs args, const __grid_constant__ TileLaunch launch) {
   extern __shared__ __align__(16) char shared[];
@@ -176,6 +176,7 @@ __global__ void __maxnreg__(Registers)
   const bool plain_logits =
       args.pi_dtype == QPI_FLOAT32 && args.legal_actions == nullptr && args.illegal_below == -kInfinity;
   LaneSum slot_sum;
+  qpi_summary slot_summary{};
 
   for (int buffer = 0; !now.done(); now.next()) {
     const int64_t first = now.tile * args.tile_rows;
@@ -196,7 +197,13 @@ __global__ void __maxnreg__(Registers)
         using Q = typename decltype(loop)::Q;
         constexpr int kAtoms = decltype(loop)::kAtoms;
         const Q* q = reinterpret_cast<const Q*>(mine + buffer * at.chunk);
+        const bool quantiles = Family && args.family.critic == QPI_CRITIC_QUANTILE;
         if constexpr (kAtoms != kMoreThanShort) {
+          if (quantiles) {
+            for (int item = lane; item < here; item += kWarp)
+              values[base + item] = quantile_short(q + item * atoms, atoms);
+            return;
+          }
           const int count = kAtoms > 0 ? kAtoms : atoms;
 #pragma unroll 1
           for (int item = lane; item < here; item += kWarp)
@@ -207,6 +214,11 @@ __global__ void __maxnreg__(Registers)
             const bool present = item < here;
             const int used = present ? item : 0;
             const Q* of_item = q + used * atoms;
+            if (quantiles) {
+              const float mean = quantile_long(of_item, present ? atoms : 0);
+              if (present) values[base + item] = mean;
+              continue;
+            }
             const float value = atoms % 2 == 0 ? reduce_long<true>(of_item, support_at(base + used), atoms, present)
                                                : reduce_long<false>(of_item, support_at(base + used), atoms, present);
             if (present) values[base + item] = value;
@@ -248,22 +260,45 @@ __global__ void __maxnreg__(Registers)
     }
 
     RowShare share{};
+    RowSummary<float> summary{};
+    const auto distill = [&](auto lanes, float* row_values, float* row_logits, int count, float of_row) {
+      constexpr int kLanes = decltype(lanes)::value;
+      if constexpr (Family) {
+        return distill_family<kLanes>(row_values, row_logits, count, of_row, numbers, args.family, &summary);
+      } else {
+        return distill_row<kLanes>(row_values, row_logits, count, of_row, numbers);
+      }
+    };
     if (wide) {
+      RowSummary<float> of_lane{};
       const int rows = static_cast<int>(args.rows - first < args.tile_rows ? args.rows - first : args.tile_rows);
 #pragma unroll 1
       for (int row = 0; row < rows; ++row) {
-        const RowShare of_row = distill_row<kWarp>(values + row * actions, logits + row * actions, actions,
-                                                   __shfl_sync(kFullWarp, weight, row), numbers);
+        const RowShare of_row = distill(IntConstant<kWarp>{}, values + row * actions, logits + row * actions, actions,
+                                        __shfl_sync(kFullWarp, weight, row));
         if (lane == row) share = of_row;
+        if (Family && lane == row) of_lane = summary;
       }
+      summary = of_lane;
     } else {
       float* row_values = values + local * actions;
       float* row_logits = logits + local * actions;
-      share = lanes_of_row == 1 ? distill_row<1>(row_values, row_logits, there ? actions : 0, weight, numbers)
-                                : distill_row<kPartials>(row_values, row_logits, there ? actions : 0, weight, numbers);
+      const int count = there ? actions : 0;
+      share = lanes_of_row == 1 ? distill(IntConstant<1>{}, row_values, row_logits, count, weight)
+                                : distill(IntConstant<kPartials>{}, row_values, row_logits, count, weight);
     }
     if (args.row0 && first + local != 0) share = out_of_statistic(share);
     slot_sum.add(share);
+    if constexpr (Family) {
+      if (args.summary_slots != nullptr) {
+        add_row(slot_summary, share.weight, summary);
+        if (now.last_of_slot()) {
+          const qpi_summary sum = merge_summaries(slot_summary, lanes_of_row, args.tile_rows * lanes_of_row);
+          if (lane == 0) args.summary_slots[now.slot].sums = sum;
+          slot_summary = qpi_summary{};
+        }
+      }
+    }
     if (now.last_of_slot()) {
       store_slot(args.slots + now.slot, slot_sum, args.tile_rows, lanes_of_row);
       slot_sum = LaneSum{};
@@ -294,7 +329,7 @@ using BFloat = __nv_bfloat16;
 
 template <int Registers, class... Loops>
 struct TileKernel {
-  static const void* address() { return reinterpret_cast<const void*>(tile_rows<Registers, Loops...>); }
+  static const void* address() { return reinterpret_cast<const void*>(tile_rows<Registers, false, Loops...>); }
   static bool serves(qpi_dtype dtype, int64_t atoms) { return (... || Loops::serves(dtype, atoms)); }
 };
 
@@ -311,7 +346,13 @@ size_t tile_shared_bytes(const TileShape& shape, int warps, const TileLaunch& la
   return support_bytes(shape) + static_cast<size_t>(warps) * TileLayout(shape, launch).total;
 }
 
-const void* tile_kernel(qpi_dtype q_dtype, int64_t atoms) {
+const void* tile_kernel(qpi_dtype q_dtype, int64_t atoms, bool plain) {
+  if (!plain) {
+    return reinterpret_cast<const void*>(
+        tile_rows<kFewWarps, true, AtomLoop<float, kUpToShort>, AtomLoop<Half, kUpToShort>,
+                  AtomLoop<BFloat, kUpToShort>, AtomLoop<float, kMoreThanShort>, AtomLoop<Half, kMoreThanShort>,
+                  AtomLoop<BFloat, kMoreThanShort>>);
+  }
   return first_that_serves<TileKernel<kFewWarps, AtomLoop<float, 21>>, TileKernel<kManyWarps, AtomLoop<BFloat, 21>>,
                            TileKernel<kFewWarps, AtomLoop<float, 51>, AtomLoop<float, kUpToShort>>,
                            TileKernel<kFewWarps, AtomLoop<Half, 21>, AtomLoop<Half, 51>, AtomLoop<Half, kUpToShort>,

@@ -135,7 +135,7 @@ QPI_FN double blend(bool first, double average, double alpha, double observation
 }
 
 // Moving averages from the record; false: nothing to observe, or a fault forbids it.
-QPI_FN bool observe(const IsvImage& isv, const qpi_record& record, uint32_t* faults, uint32_t* reason) {
+QPI_FN bool observe(const IsvImage& isv, const StatTotal& record, uint32_t* faults, uint32_t* reason) {
   isv.set_count<QPI_SLOT_rows_last>(static_cast<uint64_t>(record.rows));
   isv.set_count<QPI_SLOT_skipped_last>(static_cast<uint64_t>(record.skipped));
   isv.set_count<QPI_SLOT_clipped_last>(static_cast<uint64_t>(record.clipped));
@@ -194,14 +194,32 @@ QPI_FN void report(const IsvImage& isv, uint32_t faults, uint32_t reason, uint32
   if (isv.flight.records != nullptr) record_flight(isv);
 }
 
-// Moving averages and, if asked for, the laws; the record is empty afterwards.
-QPI_FN void commit(const IsvImage& isv, qpi_record* record, CommitParts parts) {
+// What the summary says of the batch; a commit without one leaves the last as it is.
+QPI_COLD_FN void observe_summary(const IsvImage& isv, const qpi_summary& summary) {
+  const auto mean = [&](double sum) { return static_cast<float>(sum / summary.weight); };
+  isv.set_number<QPI_SLOT_loss_last>(mean(summary.loss));
+  isv.set_number<QPI_SLOT_target_entropy>(mean(summary.target_entropy));
+  isv.set_number<QPI_SLOT_policy_entropy>(mean(summary.policy_entropy));
+  isv.set_number<QPI_SLOT_uniform_entropy>(mean(summary.uniform_entropy));
+  isv.set_number<QPI_SLOT_agreement>(mean(summary.agreement));
+  isv.set_number<QPI_SLOT_pi_at_qstar>(mean(summary.pi_at_qstar));
+  isv.set_number<QPI_SLOT_overlap>(mean(summary.overlap));
+}
+
+// Moving averages and, if asked for, the laws. `summary` is NULL where the record has none.
+QPI_FN void commit(const IsvImage& isv, const StatTotal& record, const qpi_summary* summary, CommitParts parts) {
   uint32_t faults = 0, reason = QPI_REASON_NONE;
-  const bool observed = observe(isv, *record, &faults, &reason);
+  const bool observed = observe(isv, record, &faults, &reason);
+  if (observed && summary != nullptr) observe_summary(isv, *summary);
   uint32_t tau_reason = reason;
   if (observed && parts == CommitParts::kObserveAndControl) faults |= control(isv, &reason, &tau_reason);
   isv.set_count<QPI_SLOT_commits>(isv.count<QPI_SLOT_commits>() + 1);
   report(isv, faults, reason, tau_reason);
+}
+
+// From the workspace's record, which is empty afterwards.
+QPI_FN void commit_record(const IsvImage& isv, qpi_record* record, CommitParts parts) {
+  commit(isv, head_of(*record).total, record->summary.weight > 0.0 ? &record->summary : nullptr, parts);
   *record = qpi_record{};
 }
 
@@ -211,20 +229,28 @@ QPI_FN void control_alone(const IsvImage& isv) {
   report(isv, faults, reason, tau_reason);
 }
 
-// The end of a call on rows, given what the rows were worked on with, the workspace's record as it was, and the sum of
-// the call's slots.
-QPI_FN void finish(const FinishArgs& args, const IsvImage& isv, const StepNumbers& numbers, qpi_record record,
-                   qpi_record total) {
-  if (numbers.halted) total = qpi_record{};  // the slots were not written
+// The end of a call on rows, given what the rows were worked on with, what the workspace's record was, the weight of
+// its summary, and the sum of the call's slots. By one thread that everything waits for: a summary stays in memory.
+QPI_FN void finish(const FinishArgs& args, const IsvImage& isv, const StepNumbers& numbers, RecordHead record,
+                   double summary_weight, StatTotal total) {
+  if (numbers.halted) total = StatTotal{};  // the slots were not written
   total.faults |= numbers.faults;
+  const bool summed = args.summary_slots != nullptr && !numbers.halted;
   if (args.measured != nullptr) {
-    *args.measured = total;
+    store_head(args.measured, {total, 0});
+    args.measured->summary = summed ? *args.summary : qpi_summary{};
     return;
   }
-  add_record(record, total);
+  add_total(record.total, total);
   record.calls += 1;
-  if (args.parts != CommitParts::kNone) commit(isv, &record, args.parts);
-  *args.record = record;
+  qpi_summary* summary = summed || summary_weight > 0.0 ? &args.record->summary : nullptr;
+  if (summed) add_summary(*summary, *args.summary);
+  if (args.parts != CommitParts::kNone) {
+    commit(isv, record.total, summary != nullptr && summary->weight > 0.0 ? summary : nullptr, args.parts);
+    if (summary != nullptr) *summary = qpi_summary{};
+    record = RecordHead{};
+  }
+  store_head(args.record, record);
 }
 
 }  // namespace QPI_ISA

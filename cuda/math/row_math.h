@@ -74,6 +74,12 @@ QPI_FN F marked_value(const AtomMaximum<F>& maximum, F mean) {
   return is_finite(maximum.highest) ? marked : splat<F>(__builtin_nanf(""));
 }
 
+// The mean of an action's quantiles, or the mark of a bad critic.
+template <class F>
+QPI_FN F quantile_value(F mean) {
+  return is_finite(mean) ? mean : splat<F>(__builtin_nanf(""));
+}
+
 // The point that values are measured from. Any would do; the middle keeps the numbers small. Of per-action supports it
 // is the first's, and a bad value there must not reach the others.
 QPI_FN float support_middle(float first, float last) {

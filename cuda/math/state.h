@@ -74,6 +74,11 @@ struct StatSlot {
   uint32_t rows, skipped, clipped, faults;
 };
 
+// What the tiles of one slot add to the summary, on request: sums of w times what RowSummary (family.h) has of a row.
+struct SummarySlot {
+  qpi_summary sums;
+};
+
 QPI_CONSTEXPR int64_t tile_count(int64_t rows, int tile_rows) { return (rows + tile_rows - 1) / tile_rows; }
 QPI_CONSTEXPR int slots_in_use(int64_t rows, int tile_rows) {
   return tile_count(rows, tile_rows) < kStatSlots ? static_cast<int>(tile_count(rows, tile_rows)) : kStatSlots;
@@ -85,6 +90,23 @@ struct Workspace {
   uint64_t pad;
   uint32_t absent[(kNativeWords + 15) / 16 * 16];  // slots that the layout lacks
   StatSlot slots[kStatSlots];
+  qpi_summary summary;  // of one call
+  SummarySlot summary_slots[kStatSlots];
+};
+
+// Slots added up: what a call adds to the record.
+struct StatTotal {
+  double weighted_kl;
+  double weight;
+  double weighted_variance;
+  int64_t rows, skipped, clipped;
+  uint32_t faults;
+};
+
+// A record without its summary, which few steps have.
+struct RecordHead {
+  StatTotal total;
+  uint32_t calls;
 };
 
 // What a step needs from the ISV, checked (check_step_input).
@@ -97,6 +119,31 @@ struct StepNumbers {
   bool own_std;  // no observation yet: each row's own standard deviation serves
   bool halted;   // a fault after which nothing may be written
 };
+
+// Which member of the family a problem is (family.h).
+struct RowFamily {
+  qpi_critic critic;
+  qpi_target target;
+  qpi_divergence divergence;
+  qpi_control_stat control_stat;
+  float epsilon, beta;
+  float cool;  // 1 / temperature of the policy
+  bool plain;  // the step that every fast path is for
+};
+
+inline RowFamily family_of(const qpi_problem& p) {
+  const bool plain = p.critic == QPI_CRITIC_CATEGORICAL && p.target == QPI_TARGET_BOLTZMANN &&
+                     p.divergence == QPI_DIVERGENCE_FORWARD_KL && p.policy_temperature == 1.0f &&
+                     (p.flags & QPI_SUMMARY) == 0;
+  return {p.critic,
+          p.target,
+          p.divergence,
+          p.control_stat,
+          p.target_epsilon,
+          p.divergence_beta,
+          1.0f / p.policy_temperature,
+          plain};
+}
 
 enum class CommitParts : uint32_t { kNone, kObserve, kObserveAndControl };
 enum class ResetParts : uint32_t { kPresent, kAbsent };  // slots of the layout, or those it lacks
@@ -111,7 +158,8 @@ struct RowsArgs {
   const uint8_t* legal_actions;
   const float* row_weights;
   const float* grad_scale;
-  StatSlot* slots;  // those in use are written
+  StatSlot* slots;             // those in use are written
+  SummarySlot* summary_slots;  // likewise; NULL: no summary
   int64_t rows;
   int64_t q_stride[3], pi_stride[2], grad_stride[2], legal_stride[2], support_stride[2], weight_stride;
   int32_t actions, atoms, tile_rows;
@@ -121,6 +169,7 @@ struct RowsArgs {
   bool write;        // overwrite pi_grad instead of adding to it
   bool running_std;  // divide values by a standard deviation
   bool row0;         // only row 0 of the call enters the statistic
+  RowFamily family;
 };
 
 // What follows the rows: fold the slots into the record (or into `measured`), then perhaps commit.
@@ -129,6 +178,8 @@ struct FinishArgs {
   qpi_record* record;
   qpi_record* measured;  // not NULL: the statistic goes there and nothing else changes
   const StatSlot* slots;
+  const SummarySlot* summary_slots;  // NULL: no summary
+  qpi_summary* summary;              // where their sum is
   const float* grad_scale;
   int32_t slots_in_use;
   float reduction_scale;

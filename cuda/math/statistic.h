@@ -12,7 +12,7 @@
 namespace qpi {
 inline namespace QPI_ISA {
 
-QPI_FN void add_record(qpi_record& sum, const qpi_record& other) {
+QPI_FN void add_total(StatTotal& sum, const StatTotal& other) {
   sum.weighted_kl += other.weighted_kl;
   sum.weight += other.weight;
   sum.weighted_variance += other.weighted_variance;
@@ -20,6 +20,20 @@ QPI_FN void add_record(qpi_record& sum, const qpi_record& other) {
   sum.skipped += other.skipped;
   sum.clipped += other.clipped;
   sum.faults |= other.faults;
+}
+
+QPI_FN RecordHead head_of(const qpi_record& r) {
+  return {{r.weighted_kl, r.weight, r.weighted_variance, r.rows, r.skipped, r.clipped, r.faults}, r.calls};
+}
+QPI_FN void store_head(qpi_record* to, const RecordHead& head) {
+  to->weighted_kl = head.total.weighted_kl;
+  to->weight = head.total.weight;
+  to->weighted_variance = head.total.weighted_variance;
+  to->rows = head.total.rows;
+  to->skipped = head.total.skipped;
+  to->clipped = head.total.clipped;
+  to->faults = head.total.faults;
+  to->calls = head.calls;
 }
 
 // Every kernel of a step computes these from the same words.
@@ -148,16 +162,35 @@ struct LaneSum {
   }
 };
 
+// ---- the summary, in the same tree ----------------------------------------------------------------------------------
+
+QPI_FN void add_summary(qpi_summary& sum, const qpi_summary& other) {
+  sum.weight += other.weight;
+  sum.loss += other.loss;
+  sum.target_entropy += other.target_entropy;
+  sum.policy_entropy += other.policy_entropy;
+  sum.uniform_entropy += other.uniform_entropy;
+  sum.agreement += other.agreement;
+  sum.pi_at_qstar += other.pi_at_qstar;
+  sum.overlap += other.overlap;
+}
+
+QPI_FN qpi_summary fold_summary_lane(const SummarySlot* slots, int in_use, int lane) {
+  qpi_summary sum{};
+  for (int i = lane; i < in_use; i += kFoldLanes) add_summary(sum, slots[i].sums);
+  return sum;
+}
+
 // One lane's slots, in order.
-QPI_FN qpi_record fold_lane(const StatSlot* slots, int in_use, int lane) {
-  qpi_record sum{};
+QPI_FN StatTotal fold_lane(const StatSlot* slots, int in_use, int lane) {
+  StatTotal sum{};
 #ifdef __CUDA_ARCH__
 #pragma unroll 4  // independent loads
 #endif
   for (int i = lane; i < in_use; i += kFoldLanes) {
     const StatSlot slot = slots[i];
-    add_record(sum, {slot.weighted_kl, slot.weight, slot.weighted_variance, slot.rows, slot.skipped, slot.clipped,
-                     slot.faults, 0});
+    add_total(sum, {slot.weighted_kl, slot.weight, slot.weighted_variance, slot.rows, slot.skipped, slot.clipped,
+                    slot.faults});
   }
   return sum;
 }

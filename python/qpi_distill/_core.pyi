@@ -31,6 +31,14 @@ class Operator:
         checked: bool,
         max_blocks: int,
         max_threads: int,
+        critic: str,
+        target: str,
+        epsilon: float,
+        divergence: str,
+        beta: float,
+        policy_temperature: float,
+        control_stat: str,
+        summary: bool,
     ) -> None: ...
     def prepare(self, q_dtype: Any = "float32", pi_dtype: Any = "float32", grad_dtype: Any = "float32") -> None: ...
     def describe(self, rows: int, q_dtype: Any, pi_dtype: Any, grad_dtype: Any) -> str: ...

@@ -10,7 +10,7 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING
 
-from . import _core
+from . import _core, _isv
 from .errors import CaptureError, CudaError, DeviceError
 
 try:
@@ -279,7 +279,7 @@ class DeviceState:
         own = _padded(self._words_size) if slots is None else 0
         snapshot = _padded(self._words_size + head_size)
         with current(ordinal), self._side.lock:
-            self.memory = Memory(self._side, own + _padded(workspace_size) + snapshot + _ALIGNMENT)
+            self.memory = Memory(self._side, own + _padded(workspace_size) + snapshot + _padded(_isv.RECORD_SIZE))
             base = self.memory.address
             if slots is None:
                 _call(driver.cuMemsetD32Async, base, 0, own // 4, self._side.handle)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from . import _core
+from . import _core, _isv
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,7 +68,7 @@ class HostState:
     def __init__(self, words: int, workspace_size: int, head_size: int, slots: int | None) -> None:
         self._words_size, self._head_size = 4 * words, head_size
         own = _padded(self._words_size) if slots is None else 0
-        self.memory = np.zeros(own + _padded(workspace_size) + 2 * _ALIGNMENT, np.uint8)
+        self.memory = np.zeros(own + _padded(workspace_size) + _padded(_isv.RECORD_SIZE) + _ALIGNMENT, np.uint8)
         base = _padded(self.memory.__array_interface__["data"][0])
         self.slots = base if slots is None else slots
         self.workspace = base + own

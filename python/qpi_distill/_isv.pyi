@@ -26,6 +26,7 @@ class Preset(NamedTuple):
     values: dict[str, float]
     source: str
 
+RECORD_SIZE: int
 FAULTS: dict[str, int]
 REASONS: dict[int, str]
 SLOTS: tuple[Slot, ...]

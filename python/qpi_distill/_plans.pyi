@@ -18,6 +18,14 @@ class Plans:
         checked: bool,
         max_blocks: int,
         max_threads: int,
+        critic: str,
+        target: str,
+        epsilon: float,
+        divergence: str,
+        beta: float,
+        policy_temperature: float,
+        control_stat: str,
+        summary: bool,
     ) -> None: ...
     def prepare(self, q_dtype: Any, pi_dtype: Any, grad_dtype: Any) -> None: ...
     def describe(self, rows: int, q_dtype: Any, pi_dtype: Any, grad_dtype: Any) -> str: ...

@@ -18,6 +18,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Distiller", "Statistic"]
 
+_SUMMARY = (
+    "loss",
+    "target_entropy",
+    "policy_entropy",
+    "uniform_entropy",
+    "agreement",
+    "pi_at_qstar",
+    "overlap",
+)
 _RECORD = np.dtype(
     [
         ("weighted_kl", "<f8"),
@@ -28,6 +37,7 @@ _RECORD = np.dtype(
         ("clipped", "<i8"),
         ("faults", "<u4"),
         ("calls", "<u4"),
+        *((f"summary_{name}", "<f8") for name in ("weight", *_SUMMARY)),
     ]
 )
 
@@ -47,6 +57,8 @@ class Statistic(NamedTuple):
         Rows in the statistic, rows left out whole, rows whose KL was over `kl_row_max`.
     faults : tuple of str
         Names of the faults met in the rows.
+    loss, target_entropy, policy_entropy, uniform_entropy, agreement, pi_at_qstar, overlap : float
+        Weighted means of what ``summary=True`` asks for (see `Distiller`); NaN without.
     """
 
     kl: float
@@ -56,10 +68,17 @@ class Statistic(NamedTuple):
     skipped: int
     clipped: int
     faults: tuple[str, ...]
+    loss: float = math.nan
+    target_entropy: float = math.nan
+    policy_entropy: float = math.nan
+    uniform_entropy: float = math.nan
+    agreement: float = math.nan
+    pi_at_qstar: float = math.nan
+    overlap: float = math.nan
 
 
 class Distiller(_core.Operator):
-    """Pull a policy toward what a categorical critic knows, once per call of `step`.
+    """Pull a policy toward what a critic knows, once per call of `step`.
 
     For a batch of rows b, actions a and atoms z:
 
@@ -72,20 +91,24 @@ class Distiller(_core.Operator):
     `kl_ema`, and a control law moves `lam` to hold that near `kl_target`. Construction plans the kernels, so that the
     first step may already be part of a CUDA graph.
 
+    That is the plain step. `critic`, `target`, `divergence` and `policy_temperature` choose other members of its
+    family; `summary` adds up what a trainer wants to see of both policies.
+
     Parameters
     ----------
-    support : array or sequence of float, shape [Z] or [A, Z]
-        Value of each atom, for all actions or per action. Lists and NumPy arrays are copied to the device once; an
-        array of another library that is on the ISV's device already is used in place (float32).
+    support : array or sequence of float, shape [Z] or [A, Z], optional
+        Value of each atom, for all actions or per action; of a categorical critic alone, and required there. Lists and
+        NumPy arrays are copied to the device once; an array of another library that is on the ISV's device already is
+        used in place (float32).
     isv : ISV
         The state; it decides about the device.
     reduction : {"sum", "mean"}
         Gradient of the sum over the rows, or of their mean (every row of the call counts, skipped ones too). Required,
         because the choice changes the strength by a factor of the batch size.
     actions : int, optional
-        A; required where the support is [Z].
+        A; required unless the support is [A, Z].
     atoms : int, optional
-        Z, checked against the support.
+        Z, checked against the support; of a quantile critic the number of quantiles, and required there.
     mode : {"add", "write"}
         Whether pi_grad is added to or overwritten.
     value_scale : {"running_std", "none"}
@@ -103,6 +126,27 @@ class Distiller(_core.Operator):
         Forces a kernel of the GPU (the first three after "auto") or of the CPU, for tests and benchmarks.
     max_blocks, max_threads : int
         Upper bounds on the GPU's grid and the CPU's threads; 0: chosen. The results do not depend on them.
+    critic : {"categorical", "quantile", "scalar"}
+        What q_logits are: logits over the support's atoms (C51, HL-Gauss); quantiles [..., A, Z], whose mean is the
+        value (QR-DQN, IQN); values [..., A].
+    target : {"boltzmann", "greedy"}
+        softmax(E_Q / tau); or the epsilon-soft greedy policy, in which actions of equal value share.
+    epsilon : float
+        Of the greedy target: the share that all legal actions have, 0 to 1.
+    divergence : {"forward_kl", "reverse_kl", "jensen_shannon", "hellinger", "total_variation"}
+        What the gradient lowers, for t = target and p = softmax(pi_logits / policy_temperature): KL(t || p);
+        KL(p || t); beta KL(t || m) + (1 - beta) KL(p || m) with m = beta t + (1 - beta) p (Lin 1991);
+        1 - sum sqrt(t p) (Beran 1977); sum |t - p| / 2.
+    beta : float
+        Of the Jensen-Shannon divergence, between 0 and 1.
+    policy_temperature : float
+        Divides pi_logits in the divergence, not in the statistic. No factor makes up for it.
+    control_stat : {"kl", "loss"}
+        What feeds `kl_ema` and with it the law of lam: KL(target || softmax(pi_logits)) whatever the divergence, or
+        the divergence, whose unit `kl_target` and `kl_row_max` then have.
+    summary : bool
+        Whether each commit also updates `loss_last`, `target_entropy`, `policy_entropy`, `uniform_entropy`,
+        `agreement`, `pi_at_qstar` and `overlap`, from the same pass.
 
     Raises
     ------
@@ -126,7 +170,7 @@ class Distiller(_core.Operator):
     def __init__(
         self,
         *,
-        support: Any,
+        support: Any = None,
         isv: ISV,
         reduction: Literal["sum", "mean"],
         actions: int | None = None,
@@ -142,30 +186,26 @@ class Distiller(_core.Operator):
         kernel: Literal["auto", "stream", "tile", "block", "baseline", "avx2", "avx512"] = "auto",
         max_blocks: int = 0,
         max_threads: int = 0,
+        critic: Literal["categorical", "quantile", "scalar"] = "categorical",
+        target: Literal["boltzmann", "greedy"] = "boltzmann",
+        epsilon: float = 0.0,
+        divergence: Literal[
+            "forward_kl", "reverse_kl", "jensen_shannon", "hellinger", "total_variation"
+        ] = "forward_kl",
+        beta: float = 0.5,
+        policy_temperature: float = 1.0,
+        control_stat: Literal["kl", "loss"] = "kl",
+        summary: bool = False,
     ) -> None:
         if not isinstance(isv, ISV):
             raise TypeError(f"isv: {type(isv).__name__} is not a qpi.ISV")
-        pointer = _support_on_device(support, isv)
-        shape, strides = pointer.shape, pointer.strides
-        if pointer.ndim not in (1, 2):
-            raise ValueError(f"support: shape {shape}, expected [Z] or [A, Z]")
-        if pointer.ndim == 1 and actions is None:
-            raise ValueError("actions: required where the support has shape [Z]")
-        if pointer.ndim == 2 and actions is not None and actions != shape[0]:
-            raise ValueError(f"actions: {actions}, but the support has shape {shape}")
-        if atoms is not None and atoms != shape[-1]:
-            raise ValueError(f"atoms: {atoms}, but the support has shape {shape}")
-        count = shape[0] if actions is None else index_of(actions, "actions")
-        # Unused strides are the packed ones, so that they do not keep a fast kernel from being chosen.
-        per_atom = 1 if shape[-1] == 1 else strides[-1]
-        per_action = 0 if pointer.ndim == 1 else shape[-1] if shape[0] == 1 else strides[0]
+        if critic in ("quantile", "scalar"):
+            source = _without_support(critic, support, actions, atoms)
+        else:
+            source = _with_support(support, actions, atoms, isv)
         super().__init__(
             isv._handle,
-            count,
-            shape[-1],
-            pointer.address,
-            (per_action, per_atom),
-            pointer,
+            *source,
             reduction=reduction,
             mode=mode,
             value_scale=value_scale,
@@ -178,9 +218,17 @@ class Distiller(_core.Operator):
             checked=checked,
             max_blocks=bound_of(max_blocks, "max_blocks"),
             max_threads=bound_of(max_threads, "max_threads"),
+            critic=critic,
+            target=target,
+            epsilon=real_of(epsilon, "epsilon"),
+            divergence=divergence,
+            beta=real_of(beta, "beta"),
+            policy_temperature=real_of(policy_temperature, "policy_temperature"),
+            control_stat=control_stat,
+            summary=bool(summary),
         )
         self._isv = isv
-        self._shape = (count, shape[-1])
+        self._shape = (source.actions, source.atoms)
         self._dtypes = (q_dtype, pi_dtype, grad_dtype)
 
     @property
@@ -236,6 +284,12 @@ class Distiller(_core.Operator):
             int(record["skipped"]),
             int(record["clipped"]),
             fault_names(int(record["faults"])),
+            *(
+                float(record[f"summary_{name}"] / record["summary_weight"])
+                if record["summary_weight"] > 0
+                else math.nan
+                for name in _SUMMARY
+            ),
         )
 
     def explain(self, rows: int) -> str:
@@ -251,6 +305,52 @@ class Distiller(_core.Operator):
     def __repr__(self) -> str:
         """Show sizes and device."""
         return f"<qpi.Distiller {self.actions} actions, {self.atoms} atoms, on {self._isv.device}>"
+
+
+class _Source(NamedTuple):
+    """Sizes of a critic's output, and the support."""
+
+    actions: int
+    atoms: int
+    address: int
+    strides: tuple[int, int]
+    memory: Any
+
+
+def _with_support(support: Any, actions: Any, atoms: Any, isv: ISV) -> _Source:
+    """Return what a categorical critic is made of."""
+    if support is None:
+        raise TypeError("support: required by a categorical critic")
+    pointer = _support_on_device(support, isv)
+    shape, strides = pointer.shape, pointer.strides
+    if pointer.ndim not in (1, 2):
+        raise ValueError(f"support: shape {shape}, expected [Z] or [A, Z]")
+    if pointer.ndim == 1 and actions is None:
+        raise ValueError("actions: required where the support has shape [Z]")
+    if pointer.ndim == 2 and actions is not None and actions != shape[0]:
+        raise ValueError(f"actions: {actions}, but the support has shape {shape}")
+    if atoms is not None and atoms != shape[-1]:
+        raise ValueError(f"atoms: {atoms}, but the support has shape {shape}")
+    count = shape[0] if actions is None else index_of(actions, "actions")
+    # Unused strides are the packed ones, so that they do not keep a fast kernel from being chosen.
+    per_atom = 1 if shape[-1] == 1 else strides[-1]
+    per_action = 0 if pointer.ndim == 1 else shape[-1] if shape[0] == 1 else strides[0]
+    return _Source(count, shape[-1], pointer.address, (per_action, per_atom), pointer)
+
+
+def _without_support(critic: str, support: Any, actions: Any, atoms: Any) -> _Source:
+    """Return what a quantile or a scalar critic is made of."""
+    if support is not None:
+        raise ValueError(f"support: a {critic} critic has none; expected None")
+    if actions is None:
+        raise ValueError(f"actions: required by a {critic} critic")
+    if critic == "scalar":
+        if atoms not in (None, 1):
+            raise ValueError(f"atoms: {atoms}, but a scalar critic has none; expected None or 1")
+        atoms = 1
+    elif atoms is None:
+        raise ValueError("atoms: required by a quantile critic: the number of quantiles")
+    return _Source(index_of(actions, "actions"), index_of(atoms, "atoms"), 0, (0, 1), None)
 
 
 def _support_on_device(support: Any, isv: ISV) -> _pointer.Pointer:

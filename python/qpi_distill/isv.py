@@ -106,11 +106,14 @@ class RecordViews(NamedTuple):
         Rows in the statistic, skipped, clipped.
     flags : array of 2 uint32
         Fault bits (to be combined by bitwise or) and number of accumulate calls.
+    summary : array of 8 float64
+        Sums of the distillers with ``summary=True``, in the order of `qpi_summary`.
     """
 
     sums: Any
     counts: Any
     flags: Any
+    summary: Any
 
 
 def fault_names(bits: int) -> tuple[str, ...]:
@@ -406,7 +409,10 @@ class ISV:
         """Return views of the record, so that a data-parallel job can all-reduce it between accumulate and commit."""
         base = self._handle.workspace
         return RecordViews(
-            self._view(base, 3, "float64"), self._view(base + 24, 3, "int64"), self._view(base + 48, 2, "uint32")
+            self._view(base, 3, "float64"),
+            self._view(base + 24, 3, "int64"),
+            self._view(base + 48, 2, "uint32"),
+            self._view(base + 56, 8, "float64"),
         )
 
     def slot_address(self, name: str) -> int:

@@ -102,7 +102,12 @@ qpi_status check_batch(const qpi_plan* plan, const qpi_isv* isv, const qpi_batch
 
   QPI_TRY(check_array("q_logits", batch->q_logits, p.q_dtype));
   QPI_TRY(check_array("pi_logits", batch->pi_logits, p.pi_dtype));
-  QPI_TRY(check_array("support", batch->support, QPI_FLOAT32));
+  if (p.critic == QPI_CRITIC_CATEGORICAL) {
+    QPI_TRY(check_array("support", batch->support, QPI_FLOAT32));
+  } else if (batch->support != nullptr) {
+    return fail(QPI_ERROR_POINTER, "support is %p; expected NULL, because critic is QPI_CRITIC_QUANTILE",
+                static_cast<const void*>(batch->support));
+  }
   if (gradient == Gradient::kNeeded) QPI_TRY(check_array("pi_grad", batch->pi_grad, p.grad_dtype));
   if (batch->row_weights != nullptr) QPI_TRY(check_array("row_weights", batch->row_weights, QPI_FLOAT32));
   if (batch->grad_scale != nullptr) QPI_TRY(check_array("grad_scale", batch->grad_scale, QPI_FLOAT32));

@@ -29,6 +29,36 @@ void resolve(int64_t* stride, int64_t packed) {
 // Does this stride matter, and is it the packed one? An axis with one entry may have any stride.
 bool stride_is(int64_t stride, int64_t packed, int64_t extent) { return extent == 1 || stride == packed; }
 
+// The family's options, and combinations of them that make no sense.
+qpi_status check_family(const qpi_problem& p) {
+  QPI_TRY(check_enum("critic", p.critic, QPI_CRITIC_QUANTILE, "QPI_CRITIC_CATEGORICAL or QPI_CRITIC_QUANTILE"));
+  QPI_TRY(check_enum("target", p.target, QPI_TARGET_GREEDY, "QPI_TARGET_BOLTZMANN or QPI_TARGET_GREEDY"));
+  QPI_TRY(check_enum("divergence", p.divergence, QPI_DIVERGENCE_TOTAL_VARIATION, "a qpi_divergence"));
+  QPI_TRY(check_enum("control_stat", p.control_stat, QPI_CONTROL_STAT_LOSS,
+                     "QPI_CONTROL_STAT_KL or QPI_CONTROL_STAT_LOSS"));
+  const auto shown = [](float x) { return static_cast<double>(x); };
+  if (!(p.target_epsilon >= 0.0f && p.target_epsilon <= 1.0f))
+    return fail(QPI_ERROR_VALUE, "target_epsilon is %g; expected 0 to 1", shown(p.target_epsilon));
+  if (p.target_epsilon > 0.0f && p.target != QPI_TARGET_GREEDY) {
+    return fail(QPI_ERROR_VALUE, "target_epsilon is %g, but target is not QPI_TARGET_GREEDY; expected 0",
+                shown(p.target_epsilon));
+  }
+  if (!(p.divergence_beta > 0.0f && p.divergence_beta < 1.0f)) {
+    return fail(QPI_ERROR_VALUE, "divergence_beta is %g; expected a number between 0 and 1 (at 0 there is no gradient)",
+                shown(p.divergence_beta));
+  }
+  if (!(p.policy_temperature >= 0x1p-20f && p.policy_temperature <= 0x1p20f)) {
+    return fail(QPI_ERROR_VALUE, "policy_temperature is %g; expected 2^-20 to 2^20", shown(p.policy_temperature));
+  }
+  if (p.divergence == QPI_DIVERGENCE_REVERSE_KL && p.target == QPI_TARGET_GREEDY && p.target_epsilon == 0.0f) {
+    return fail(
+        QPI_ERROR_VALUE,
+        "divergence is QPI_DIVERGENCE_REVERSE_KL and target_epsilon is 0: KL(policy || target) is infinite where "
+        "the target is 0; expected target_epsilon > 0");
+  }
+  return QPI_SUCCESS;
+}
+
 qpi_status check_problem(const qpi_problem& p) {
   constexpr const char* kDtypes = "QPI_FLOAT32, QPI_FLOAT16 or QPI_BFLOAT16";
   if (p.device < QPI_DEVICE_CPU) {
@@ -58,11 +88,13 @@ qpi_status check_problem(const qpi_problem& p) {
     return fail(QPI_ERROR_VALUE, "illegal_below is %g; expected a number below infinity",
                 static_cast<double>(p.illegal_below));
   }
-  if ((p.flags & ~QPI_CHECK_POINTERS) != 0)
-    return fail(QPI_ERROR_VALUE, "flags is 0x%" PRIx32 "; expected QPI_CHECK_POINTERS or 0", p.flags);
+  if ((p.flags & ~(QPI_CHECK_POINTERS | QPI_SUMMARY)) != 0) {
+    return fail(QPI_ERROR_VALUE, "flags is 0x%" PRIx32 "; expected QPI_CHECK_POINTERS, QPI_SUMMARY, both or 0",
+                p.flags);
+  }
   if (p.max_blocks < 0) return fail(QPI_ERROR_VALUE, "max_blocks is %" PRId32 "; expected 0 or more", p.max_blocks);
   if (p.max_threads < 0) return fail(QPI_ERROR_VALUE, "max_threads is %" PRId32 "; expected 0 or more", p.max_threads);
-  return QPI_SUCCESS;
+  return check_family(p);
 }
 
 const char* gpu_kernel_name(qpi_kernel kernel) {
@@ -127,6 +159,8 @@ void qpi_problem_init(qpi_problem* problem) {
   for (int64_t& stride : problem->legal_stride) stride = QPI_PACKED;
   for (int64_t& stride : problem->support_stride) stride = QPI_PACKED;
   problem->weight_stride = QPI_PACKED;
+  problem->divergence_beta = 0.5f;
+  problem->policy_temperature = 1.0f;
 }
 
 qpi_status qpi_plan_create(const qpi_problem* problem, qpi_plan** plan) {

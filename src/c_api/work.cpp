@@ -39,11 +39,15 @@ void describe_work(const qpi_plan& plan, const qpi_isv& isv, const qpi_batch& ba
   rows->write = p.mode == QPI_MODE_WRITE;
   rows->running_std = p.value_scale == QPI_VALUE_SCALE_RUNNING_STD;
   rows->row0 = p.kl_stat == QPI_KL_STAT_ROW0;
+  rows->family = family_of(p);
+  rows->summary_slots = (p.flags & QPI_SUMMARY) != 0 ? workspace->summary_slots : nullptr;
 
   finish->isv = rows->isv;
   finish->record = &workspace->record;
   finish->measured = nullptr;
   finish->slots = workspace->slots;
+  finish->summary_slots = rows->summary_slots;
+  finish->summary = &workspace->summary;
   finish->grad_scale = batch.grad_scale;
   finish->slots_in_use = slots_in_use(batch.rows, rows->tile_rows);
   finish->reduction_scale = rows->reduction_scale;

@@ -60,11 +60,13 @@ class BlockAtoms {
 
   BlockAtoms(const RowsArgs& args, F* scratch)
       : args_(args),
-        middle_(support_middle(args.support[0], args.support[(args.atoms - 1) * args.support_stride[1]])),
+        middle_(args.support == nullptr
+                    ? 0.0f
+                    : support_middle(args.support[0], args.support[(args.atoms - 1) * args.support_stride[1]])),
         atoms_(scratch),
         support_quads_(scratch + args.atoms) {
     for (int z = 0; z < args.atoms; ++z) atoms_[z] = F{};
-    if (args.support_stride[0] == 0) spread_support(0);
+    if (args.support != nullptr && args.support_stride[0] == 0) spread_support(0);
     for (int i = 0; i < kLanes; ++i) lane(rest_there_, i) = i % kQuad < args.atoms % kQuad ? 1.0f : 0.0f;
   }
 
@@ -73,7 +75,7 @@ class BlockAtoms {
   void expected_values(int64_t first, const F* legal, F* values) {
     const Q* from = static_cast<const Q*>(args_.q_logits) + first * args_.q_stride[0];
 #ifdef __AVX2__
-    if (kLanes > 1 && args_.atoms <= kShortAtoms && args_.q_stride[2] == 1) {
+    if (kLanes > 1 && args_.atoms <= kShortAtoms && args_.q_stride[2] == 1 && args_.support != nullptr) {
       const bool shared = args_.support_stride[0] == 0;
       const int together = shared ? kTogether : 1;
       for (int a = 0; a < args_.actions; a += together) {
@@ -191,6 +193,12 @@ class BlockAtoms {
   // From `atoms_`.
   template <int Partials, class ForEach>
   F copied_value(int a, ForEach for_each) const {
+    if (args_.family.critic == QPI_CRITIC_QUANTILE) {
+      AtomSums<F> sums[Partials];
+      for_each([&](int partial, int z) QPI_INLINE { sums[partial].add(splat<F>(1.0f), atoms_[z]); });
+      merge_partials(sums);
+      return quantile_value(sums[0].mean());
+    }
     const float* support = args_.support + a * args_.support_stride[0];
     const int64_t step = args_.support_stride[1];
     const auto mean_of = [&](auto weight) QPI_INLINE {

@@ -59,14 +59,25 @@ void run_shares(const Plan& plan, const RowsArgs& args, const StepNumbers& numbe
   for (int i = 0; i < started; ++i) workers[i].join();
 }
 
-qpi_record fold_slots(const StatSlot* slots, int in_use) {
+StatTotal fold_slots(const StatSlot* slots, int in_use) {
   // The rest of the tree would add zeros.
   int width = 1;
   while (width < kFoldLanes && width < in_use) width *= 2;
-  qpi_record lanes[kFoldLanes];
+  StatTotal lanes[kFoldLanes];
   for (int lane = 0; lane < width; ++lane) lanes[lane] = fold_lane(slots, in_use, lane);
   for (int stride = 1; stride < width; stride *= 2) {
-    for (int lane = 0; lane < width; lane += 2 * stride) add_record(lanes[lane], lanes[lane + stride]);
+    for (int lane = 0; lane < width; lane += 2 * stride) add_total(lanes[lane], lanes[lane + stride]);
+  }
+  return lanes[0];
+}
+
+qpi_summary fold_summary_slots(const SummarySlot* slots, int in_use) {
+  int width = 1;
+  while (width < kFoldLanes && width < in_use) width *= 2;
+  qpi_summary lanes[kFoldLanes];
+  for (int lane = 0; lane < width; ++lane) lanes[lane] = fold_summary_lane(slots, in_use, lane);
+  for (int stride = 1; stride < width; stride *= 2) {
+    for (int lane = 0; lane < width; lane += 2 * stride) add_summary(lanes[lane], lanes[lane + stride]);
   }
   return lanes[0];
 }
@@ -139,17 +150,20 @@ int threads_for(const Plan& plan, int64_t rows, int64_t actions, int64_t atoms) 
 void run(const Plan& plan, const RowsArgs& rows, const FinishArgs& finish_args) {
   const StepNumbers numbers =
       check_step_input(load_step_input(IsvMemory{rows.isv}, rows.grad_scale), rows.running_std, rows.reduction_scale);
-  qpi_record total{};
+  StatTotal total{};
   if (!numbers.halted) {
     run_shares(plan, rows, numbers, threads_for(plan, rows.rows, rows.actions, rows.atoms));
-    total = fold_slots(rows.slots, slots_in_use(rows.rows, rows.tile_rows));
+    const int in_use = slots_in_use(rows.rows, rows.tile_rows);
+    total = fold_slots(rows.slots, in_use);
+    if (rows.summary_slots != nullptr) *finish_args.summary = fold_summary_slots(rows.summary_slots, in_use);
   }
-  with_image(finish_args.isv,
-             [&](const IsvImage& isv) { finish(finish_args, isv, numbers, *finish_args.record, total); });
+  with_image(finish_args.isv, [&](const IsvImage& isv) {
+    finish(finish_args, isv, numbers, head_of(*finish_args.record), finish_args.record->summary.weight, total);
+  });
 }
 
 void commit(const IsvWords& isv, qpi_record* record) {
-  with_image(isv, [&](const IsvImage& image) { qpi::commit(image, record, CommitParts::kObserveAndControl); });
+  with_image(isv, [&](const IsvImage& image) { commit_record(image, record, CommitParts::kObserveAndControl); });
 }
 void control(const IsvWords& isv) {
   with_image(isv, [](const IsvImage& image) { control_alone(image); });

@@ -50,6 +50,8 @@ class RowBlock {
     with_type(args_.pi_dtype, [&](auto x) { load_logits<decltype(x)>(first, count, weights); });
     with_type(args_.q_dtype, [&](auto q) { atoms_.template expected_values<decltype(q)>(first, logits_, values_); });
 
+    if (!args_.family.plain) return run_family(first, count, weights, sums, first_lane);
+
     ActionMaximum<F> maxima[kPartials];
     for_each_partial(args_.actions,
                      [&](int partial, int a) QPI_INLINE { maxima[partial].add(values_[a], logits_[a]); });
@@ -77,14 +79,42 @@ class RowBlock {
     const F policy_scale = lane_reciprocal(masses[0].policy_mass);
     const F kl = kl_divergence(masses[0], target_scale);
 
-    const F strength = add_shares(maximum, weights, kl, variance, first, count, sums, first_lane);
-    if (args_.pi_grad != nullptr) {
-      with_type(args_.grad_dtype,
-                [&](auto g) { write_gradient<decltype(g)>(first, count, strength, target_scale, policy_scale); });
+    const F strength =
+        add_shares(maximum, maximum.usable(), weights, kl, variance, first, count, sums, first_lane, nullptr);
+    const Mask<F> has_gradient = strength != 0.0f;
+    for (int a = 0; a < args_.actions; ++a) {
+      const F step = gradient_step(strength, logits_[a], policy_scale, values_[a], target_scale);
+      values_[a] = has_gradient & (logits_[a] >= 0.0f) ? step : -splat<F>(0.0f);
     }
+    write_steps(first, count, strength);
   }
 
  private:
+  // Walks the actions of a pack of rows, as family.h wants it.
+  struct Team {
+    template <class Accumulator, class Body>
+    QPI_FN static Accumulator reduce(int actions, Body body) {
+      Accumulator partials[kPartials];
+      for_each_partial(actions, [&](int partial, int a) QPI_INLINE { body(partials[partial], a); });
+      merge_partials(partials);
+      return partials[0];
+    }
+    template <class Body>
+    QPI_FN static void each(int actions, Body body) {
+      for (int a = 0; a < actions; ++a) body(a);
+    }
+  };
+
+  // From expected values and logits on, for the rest of the family.
+  __attribute__((noinline)) void run_family(int64_t first, int count, F weights, Sums& sums, int first_lane) {
+    const RowFamily& family = args_.family;
+    const FamilyRow<F> row = measure_family<F, Team>(values_, logits_, args_.actions, numbers_, family);
+    const F strength = add_shares(row.maximum, row.usable(family), weights, row.control(family), row.variance, first,
+                                  count, sums, first_lane, args_.summary_slots == nullptr ? nullptr : &row.summary);
+    family_steps<F, Team>(values_, logits_, args_.actions, row, strength, family);
+    write_steps(first, count, strength);
+  }
+
   template <class Body>
   static void with_type(qpi_dtype dtype, Body body) {
     switch (dtype) {
@@ -121,16 +151,16 @@ class RowBlock {
   }
 
   // Adds the rows' shares to the statistic. What their gradients are multiplied by; 0: they have none.
-  F add_shares(const ActionMaximum<F>& maximum, F weights, F kl, F variance, int64_t first, int count, Sums& sums,
-               int first_lane) {
+  F add_shares(const ActionMaximum<F>& maximum, Mask<F> usable_rows, F weights, F kl, F variance, int64_t first,
+               int count, Sums& sums, int first_lane, const RowSummary<F>* summary) {
     const Mask<F> plain = (weights > 0.0f) & is_finite(weights * numbers_.gradient_scale) & is_finite(weights) &
-                          maximum.usable() & (maximum.legal > 0.0f) & maximum.support_usable() &
+                          usable_rows & (maximum.legal > 0.0f) & maximum.support_usable() &
                           (kl <= numbers_.kl_row_max) & is_finite(kl);
-    if (all_lanes(plain) && !args_.row0) {  // so is `count` that of a pack
+    if (all_lanes(plain) && !args_.row0 && summary == nullptr) {  // so is `count` that of a pack
       sums.template add_counted<kLanes>(first_lane, &lane(weights, 0), &lane(kl, 0), &lane(variance, 0));
       return numbers_.gradient_scale * weights;
     }
-    F usable = maximum.usable() ? splat<F>(1.0f) : splat<F>(0.0f);
+    F usable = usable_rows ? splat<F>(1.0f) : splat<F>(0.0f);
     F support_usable = maximum.support_usable() ? splat<F>(1.0f) : splat<F>(0.0f);
     F legal = maximum.legal;
     F strength{};
@@ -139,20 +169,31 @@ class RowBlock {
       const RowStatus status = row_status(lane(usable, i) != 0.0f, lane(legal, i) > 0.0f,
                                           lane(support_usable, i) != 0.0f, weight, numbers_.gradient_scale);
       if (status == RowStatus::kCounted) lane(strength, i) = numbers_.gradient_scale * weight;
-      const RowShare share = row_share(status, weight, lane(kl, i), lane(variance, i), numbers_.kl_row_max);
-      sums.add(first_lane + i, args_.row0 && first + i != 0 ? out_of_statistic(share) : share);
+      RowShare share = row_share(status, weight, lane(kl, i), lane(variance, i), numbers_.kl_row_max);
+      if (args_.row0 && first + i != 0) share = out_of_statistic(share);
+      sums.add(first_lane + i, share);
+      if (summary != nullptr) sums.add_summary(first_lane + i, share.weight, of_lane(*summary, i));
     }
     return strength;
   }
 
+  static RowSummary<float> of_lane(RowSummary<F> summary, int i) {
+    return {lane(summary.loss, i),           lane(summary.target_entropy, i),
+            lane(summary.policy_entropy, i), lane(summary.uniform_entropy, i),
+            lane(summary.agreement, i),      lane(summary.pi_at_qstar, i),
+            lane(summary.overlap, i)};
+  }
+
+  // The gradient's steps, which are in `values_`.
+  void write_steps(int64_t first, int count, F strength) {
+    if (args_.pi_grad != nullptr)
+      with_type(args_.grad_dtype,
+                [&](auto g) { write_gradient<decltype(g)>(first, count, strength != 0.0f, strength); });
+  }
+
   template <class G>
-  void write_gradient(int64_t first, int count, F strength, F target_scale, F policy_scale) {
+  void write_gradient(int64_t first, int count, Mask<F> has_gradient, F strength) {
     const int actions = args_.actions;
-    const Mask<F> has_gradient = strength != 0.0f;
-    for (int a = 0; a < actions; ++a) {
-      const F step = gradient_step(strength, logits_[a], policy_scale, values_[a], target_scale);
-      values_[a] = has_gradient & (logits_[a] >= 0.0f) ? step : -splat<F>(0.0f);
-    }
     transpose(reinterpret_cast<const float*>(values_), kLanes, actions, kLanes, row_major_, actions);
 
     G* to = static_cast<G*>(args_.pi_grad) + first * args_.grad_stride[0];
@@ -196,7 +237,10 @@ void run_slots(const RowsArgs& args, const StepNumbers& numbers, int first_slot,
       for (int done = 0; done < count; done += kLanes)
         block.run(first + done, count - done < kLanes ? count - done : kLanes, sums, done);
     }
-    for (int i = 0; i < slots; ++i) args.slots[slot + i] = sums.close(i * tile_rows, tile_rows);
+    for (int i = 0; i < slots; ++i) {
+      args.slots[slot + i] = sums.close(i * tile_rows, tile_rows);
+      if (args.summary_slots != nullptr) args.summary_slots[slot + i] = sums.close_summary(i * tile_rows, tile_rows);
+    }
   }
 }
 

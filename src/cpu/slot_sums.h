@@ -1,7 +1,7 @@
 // The statistic of the slots that share a pack (statistic.h), field by field, so that lanes are added as packs.
 #pragma once
 
-#include "../../cuda/math/statistic.h"
+#include "../../cuda/math/family.h"
 
 namespace qpi {
 inline namespace QPI_ISA {
@@ -10,6 +10,7 @@ template <int kRows>
 struct SlotSums {
   double weighted_kl[kRows] = {}, weight[kRows] = {}, weighted_variance[kRows] = {};
   uint32_t rows[kRows] = {}, skipped[kRows] = {}, clipped[kRows] = {}, faults[kRows] = {};
+  qpi_summary summary[kRows] = {};
 
   // `count` neighbouring rows that are all counted, none of them clipped.
   template <int count>
@@ -31,6 +32,21 @@ struct SlotSums {
     skipped[i] += sum.skipped;
     clipped[i] += sum.clipped;
     faults[i] |= sum.faults;
+  }
+
+  // What a row of the family adds to the summary.
+  void add_summary(int i, float w, const RowSummary<float>& row) { add_row(summary[i], w, row); }
+
+  // The same slot's summary, once.
+  SummarySlot close_summary(int first, int count) {
+    for (; count > 1; count /= 2) {
+      for (int i = 0; i < count / 2; ++i) {
+        qpi_summary sum = summary[first + 2 * i];
+        qpi::QPI_ISA::add_summary(sum, summary[first + 2 * i + 1]);
+        summary[first + i] = sum;
+      }
+    }
+    return {summary[first]};
   }
 
   // The slot whose lanes are first .. first + count - 1, once.

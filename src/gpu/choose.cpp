@@ -25,7 +25,8 @@ TileShape shape_of(const qpi_problem& p) {
 
 qpi_status measure_choice(qpi_kernel kernel, const qpi_problem& problem, int multiprocessors, KernelChoice* choice) {
   int blocks = 0;
-  QPI_CUDA_TRY(blocks_per_multiprocessor(launch_of(kernel, 1, *choice, false), problem.q_dtype, problem.atoms, &blocks),
+  QPI_CUDA_TRY(blocks_per_multiprocessor(launch_of(kernel, 1, *choice, false), problem.q_dtype, problem.atoms,
+                                         family_of(problem).plain, &blocks),
                "occupancy of the rows kernel");
   choice->possible = blocks > 0;
   choice->resident_blocks = blocks * multiprocessors;
@@ -104,9 +105,10 @@ qpi_status plan_create(const qpi_problem& problem, bool packed, Plan* plan) {
   QPI_CUDA_TRY(attribute(cudaDevAttrMultiProcessorCount, &multiprocessors), "cudaDeviceGetAttribute");
   QPI_CUDA_TRY(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, &shared_limit), "cudaDeviceGetAttribute");
   const auto limit = static_cast<size_t>(shared_limit);
+  const bool plain = family_of(problem).plain;
   // Clusters and programmatic launches came together; code for an older GPU, compiled by the driver, has neither.
   QPI_CUDA_TRY(finish_may_overlap(&plan->overlap), "loading the kernels");
-  QPI_CUDA_TRY(load_kernels(limit, problem.atoms, plan->overlap), "loading the kernels");
+  QPI_CUDA_TRY(load_kernels(limit, problem.atoms, plain, plan->overlap), "loading the kernels");
 
   plan->stream = {};
   plan->stream.threads = kStreamThreads;
@@ -124,7 +126,7 @@ qpi_status plan_create(const qpi_problem& problem, bool packed, Plan* plan) {
     // Below four warps a multiprocessor nothing hides the latencies.
     const bool starved = plan->tile.resident_blocks * plan->tile.threads < 4 * 32 * multiprocessors;
     if (starved && problem.kernel == QPI_KERNEL_AUTO) plan->tile.possible = false;
-    for (int i = 0; i < 2; ++i)
+    for (int i = 0; plain && i < 2; ++i)
       QPI_TRY(measure_block(problem, i + 1, limit, multiprocessors, plan->overlap, &plan->block[i]));
   }
   if ((problem.kernel == QPI_KERNEL_TILE || problem.kernel == QPI_KERNEL_BLOCK) && !plan->tile.possible) {
@@ -170,7 +172,9 @@ Choice choose(const Plan& plan, const qpi_problem& problem, int64_t rows) {
   }
   const int wanted = at_most(slots, plan.stream.resident_blocks);
   return {QPI_KERNEL_STREAM, at_most(wanted, limit), plan.stream, false,
-          forced ? "asked for" : "strided arrays, or tiles too large for shared memory"};
+          forced                     ? "asked for"
+          : family_of(problem).plain ? "strided arrays, or tiles too large for shared memory"
+                                     : "a critic, target, divergence or summary beyond the plain step"};
 }
 
 }  // namespace qpi::gpu

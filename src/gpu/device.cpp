@@ -18,6 +18,7 @@ qpi_status run(const Plan& plan, int32_t device, const Choice& choice, const Row
   const RowsLaunch launch = launch_of(choice.kernel, choice.blocks, choice.how, choice.whole_step);
   QPI_CUDA_TRY(launch_rows(rows, finish, launch, stream), "launching the rows kernel");
   if (choice.whole_step) return QPI_SUCCESS;
+  if (finish.summary_slots != nullptr) QPI_CUDA_TRY(launch_summary(finish, stream), "launching the summary kernel");
   QPI_CUDA_TRY(launch_finish(finish, plan.overlap, stream), "launching the finish kernel");
   return QPI_SUCCESS;
 }

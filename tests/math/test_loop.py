@@ -1,9 +1,12 @@
 """Commits, the law, faults and layouts of the library against the reference loop."""
 
+import ctypes
+
 import numpy as np
 import pytest
 
 import qpi_distill as qpi
+from backends import CRecord
 from reference import Fault, Loop, Reason, Record, ramp
 from stepping import (
     arguments,
@@ -184,7 +187,7 @@ def test_discard_forgets(backend):
     (q, pi, grad), keywords = arguments(backend, problem)
     op.accumulate(q, pi, grad, **keywords)
     op.discard(stream=backend.stream)
-    assert bytes(backend.record(isv)) == bytes(56)
+    assert bytes(backend.record(isv)) == bytes(ctypes.sizeof(CRecord))
     isv.commit(stream=backend.stream)
     values = read(backend, isv)
     assert values.observations == 0

@@ -52,7 +52,7 @@ def test_a_bus_gives_the_records_of_a_native_layout(backend):
 def test_the_dtype_is_packed_and_holds_slots():
     types_of = {s.name: {"f32": "<f4", "u32": "<u4", "u64": "<u8"}[s.type] for s in qpi.ISV.slot_info()}
     assert {name: qpi.Recorder.dtype[name].str for name in FIELDS} == {name: types_of[name] for name in FIELDS}
-    assert qpi.Recorder.dtype.itemsize == sum(qpi.Recorder.dtype[name].itemsize for name in FIELDS) == 104
+    assert qpi.Recorder.dtype.itemsize == sum(qpi.Recorder.dtype[name].itemsize for name in FIELDS) == 112
 
 
 @pytest.mark.parametrize("capacity", [1, 2, 7, 64])

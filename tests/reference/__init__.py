@@ -5,6 +5,7 @@
 ``laws``       every control law of lam and tau
 ``seed``       the two kernels the library grew from, in the precision asked for
 ``tolerance``  how far float32 arithmetic may be from all this
+``family``     every critic, target, divergence and statistic, as functions without state
 """
 
 from .laws import LAM_LAWS, TAU_LAWS, Laws

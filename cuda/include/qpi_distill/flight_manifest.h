@@ -25,6 +25,8 @@
   X(policy_entropy,  F32)                                                                                              \
   X(agreement,       F32)                                                                                              \
   X(prior_kl,        F32)                                                                                              \
+  X(loss_last,       F32)                                                                                              \
+  X(pi_at_qstar,      F32)                                                                                              \
   X(lam_law,         U32)                                                                                              \
   X(tau_law,         U32)                                                                                              \
   X(reason,          U32)                                                                                              \

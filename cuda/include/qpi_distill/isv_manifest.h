@@ -77,7 +77,10 @@
   X(agreement,          F32, STATE, -1.0,   -1.0,     1.0,     "1",     "share of rows where target and policy prefer the same action; negative: not measured") \
   X(prior_kl,           F32, STATE, -1.0,   -1.0,     3.0e38,  "nat",   "batch mean KL(target || prior); negative: not measured") \
   X(tau_reason,         U32, OUTPUT, 0,      0.0,     4.3e9,   "code",  "what the last commit or control call did with tau, and why (qpi_reason)") \
-  X(commits,            U64, OUTPUT, 0,      0.0,     1.8e19,  "count", "commits so far, with or without rows")
+  X(commits,            U64, OUTPUT, 0,      0.0,     1.8e19,  "count", "commits so far, with or without rows") \
+  X(loss_last,          F32, STATE, -1.0,   -1.0,     3.0e38,  "1",     "batch mean of the divergence that the gradient lowers; negative: not measured") \
+  X(pi_at_qstar,         F32, STATE, -1.0,   -1.0,     1.0,     "1",     "batch mean of the policy's probability of the target's best action; negative: not measured") \
+  X(overlap,            F32, STATE, -1.0,   -1.0,     1.0,     "1",     "batch mean of sum_a min(target, policy); negative: not measured")
 /* clang-format on */
 
 #endif

@@ -128,8 +128,15 @@ cdef class Operator:
         Whether every call asks the driver where each pointer lives.
     max_blocks, max_threads : int
         Upper bounds, 0: none.
+    critic, target, divergence, control_stat : str
+        Members of the family by name.
+    epsilon, beta, policy_temperature : float
+        Their numbers.
+    summary : bool
+        Whether each batch is summed up.
     """
     cdef Plans plans
+    cdef bint scalar  # q_logits has no axis for atoms
     cdef readonly Isv handle
     cdef readonly object support_memory
     cdef const float* support
@@ -137,17 +144,21 @@ cdef class Operator:
     def __init__(
         self, Isv handle not None, int64_t actions, int64_t atoms, uintptr_t support, tuple support_strides,
         support_memory, *, reduction, mode, value_scale, kl_stat, kernel, float illegal_below, q_dtype, pi_dtype,
-        grad_dtype, bint checked, int32_t max_blocks, int32_t max_threads,
+        grad_dtype, bint checked, int32_t max_blocks, int32_t max_threads, critic, target, float epsilon, divergence,
+        float beta, float policy_temperature, control_stat, bint summary,
     ):
         if self.handle is not None:
             raise RuntimeError("an operator is initialised once")
         cdef Plans plans = Plans(
             handle.c.device, actions, atoms, support_strides, reduction=reduction, mode=mode,
             value_scale=value_scale, kl_stat=kl_stat, kernel=kernel, illegal_below=illegal_below, checked=checked,
-            max_blocks=max_blocks, max_threads=max_threads,
+            max_blocks=max_blocks, max_threads=max_threads, critic=critic, target=target, epsilon=epsilon,
+            divergence=divergence, beta=beta, policy_temperature=policy_temperature, control_stat=control_stat,
+            summary=summary,
         )
         plans.prepare(q_dtype, pi_dtype, grad_dtype)
         self.plans = plans
+        self.scalar = critic == "scalar"
         self.support = <const float*> support
         self.support_memory = support_memory
         self.handle = handle
@@ -200,11 +211,17 @@ cdef class Operator:
         held = read_array(<object> arrays[Q], "q_logits", False, reader, &array)
         keep = held
         key.dtypes[0] = float_dtype(&array, "q_logits")
-        if array.ndim < 2 or array.shape[array.ndim - 2] != actions or array.shape[array.ndim - 1] != atoms:
-            wrong_shape(&array, "q_logits", &lead, f"{actions}, {atoms}")
-        key.q[0] = row_stride(&array, "q_logits", &lead, 2, actions * atoms)
-        key.q[1] = inner_stride(&array, 2, atoms)
-        key.q[2] = inner_stride(&array, 1, 1)
+        if self.scalar:
+            if array.ndim < 1 or array.shape[array.ndim - 1] != actions:
+                wrong_shape(&array, "q_logits", &lead, str(actions))
+            key.q[0] = row_stride(&array, "q_logits", &lead, 1, actions)
+            key.q[1] = inner_stride(&array, 1, 1)
+        else:
+            if array.ndim < 2 or array.shape[array.ndim - 2] != actions or array.shape[array.ndim - 1] != atoms:
+                wrong_shape(&array, "q_logits", &lead, f"{actions}, {atoms}")
+            key.q[0] = row_stride(&array, "q_logits", &lead, 2, actions * atoms)
+            key.q[1] = inner_stride(&array, 2, atoms)
+            key.q[2] = inner_stride(&array, 1, 1)
         call.batch.rows = lead.rows
         call.batch.q_logits = array.data
         note_array(&array, Q, call)

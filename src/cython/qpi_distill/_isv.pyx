@@ -71,6 +71,7 @@ from qpi_distill.c_api cimport (
     qpi_preset_count,
     qpi_preset_get,
     qpi_preset_info,
+    qpi_record,
     qpi_slot,
     qpi_slot_info,
     qpi_status,
@@ -203,6 +204,7 @@ PRESETS = _presets()
 FLIGHT_FIELDS = _flight_fields()
 FLIGHT_SIZE = sizeof(qpi_flight)
 FLIGHT_MAX = QPI_FLIGHT_MAX
+RECORD_SIZE = sizeof(qpi_record)
 WORKSPACE_SIZE = qpi_workspace_size()
 WORKSPACE_STATE_SIZE = qpi_workspace_state_size()
 

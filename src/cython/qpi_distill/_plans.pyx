@@ -9,6 +9,15 @@ from qpi_distill._status cimport check
 from qpi_distill.c_api cimport (
     QPI_BFLOAT16,
     QPI_CHECK_POINTERS,
+    QPI_CONTROL_STAT_KL,
+    QPI_CONTROL_STAT_LOSS,
+    QPI_CRITIC_CATEGORICAL,
+    QPI_CRITIC_QUANTILE,
+    QPI_DIVERGENCE_FORWARD_KL,
+    QPI_DIVERGENCE_HELLINGER,
+    QPI_DIVERGENCE_JENSEN_SHANNON,
+    QPI_DIVERGENCE_REVERSE_KL,
+    QPI_DIVERGENCE_TOTAL_VARIATION,
     QPI_FLOAT16,
     QPI_FLOAT32,
     QPI_KERNEL_AUTO,
@@ -24,8 +33,14 @@ from qpi_distill.c_api cimport (
     QPI_MODE_WRITE,
     QPI_REDUCTION_MEAN,
     QPI_REDUCTION_SUM,
+    QPI_SUMMARY,
+    QPI_TARGET_BOLTZMANN,
+    QPI_TARGET_GREEDY,
     QPI_VALUE_SCALE_NONE,
     QPI_VALUE_SCALE_RUNNING_STD,
+    qpi_control_stat,
+    qpi_critic,
+    qpi_divergence,
     qpi_dtype,
     qpi_kernel,
     qpi_kl_stat,
@@ -38,6 +53,7 @@ from qpi_distill.c_api cimport (
     qpi_problem_init,
     qpi_reduction,
     qpi_status,
+    qpi_target,
     qpi_value_scale,
 )
 
@@ -56,6 +72,20 @@ cdef dict _REDUCTIONS = {"sum": <int> QPI_REDUCTION_SUM, "mean": <int> QPI_REDUC
 cdef dict _MODES = {"add": <int> QPI_MODE_ADD, "write": <int> QPI_MODE_WRITE}
 cdef dict _VALUE_SCALES = {"none": <int> QPI_VALUE_SCALE_NONE, "running_std": <int> QPI_VALUE_SCALE_RUNNING_STD}
 cdef dict _KL_STATS = {"mean": <int> QPI_KL_STAT_MEAN, "row0": <int> QPI_KL_STAT_ROW0}
+cdef dict _CRITICS = {
+    "categorical": <int> QPI_CRITIC_CATEGORICAL,
+    "quantile": <int> QPI_CRITIC_QUANTILE,
+    "scalar": <int> QPI_CRITIC_QUANTILE,  # of one quantile
+}
+cdef dict _TARGETS = {"boltzmann": <int> QPI_TARGET_BOLTZMANN, "greedy": <int> QPI_TARGET_GREEDY}
+cdef dict _DIVERGENCES = {
+    "forward_kl": <int> QPI_DIVERGENCE_FORWARD_KL,
+    "reverse_kl": <int> QPI_DIVERGENCE_REVERSE_KL,
+    "jensen_shannon": <int> QPI_DIVERGENCE_JENSEN_SHANNON,
+    "hellinger": <int> QPI_DIVERGENCE_HELLINGER,
+    "total_variation": <int> QPI_DIVERGENCE_TOTAL_VARIATION,
+}
+cdef dict _CONTROL_STATS = {"kl": <int> QPI_CONTROL_STAT_KL, "loss": <int> QPI_CONTROL_STAT_LOSS}
 cdef dict _KERNELS = {
     "auto": <int> QPI_KERNEL_AUTO,
     "stream": <int> QPI_KERNEL_STREAM,
@@ -119,11 +149,18 @@ cdef class Plans:
         Whether every call asks the driver where each pointer lives.
     max_blocks, max_threads : int
         Upper bounds, 0: none.
+    critic, target, divergence, control_stat : str
+        Members of the family by name.
+    epsilon, beta, policy_temperature : float
+        Their numbers.
+    summary : bool
+        Whether each batch is summed up (qpi_summary).
     """
 
     def __init__(
         self, int device, int64_t actions, int64_t atoms, tuple support_strides, *, reduction, mode, value_scale,
-        kl_stat, kernel, float illegal_below, bint checked, int max_blocks, int max_threads,
+        kl_stat, kernel, float illegal_below, bint checked, int max_blocks, int max_threads, critic, target,
+        float epsilon, divergence, float beta, float policy_temperature, control_stat, bint summary,
     ):
         qpi_problem_init(&self.problem)
         self.problem.device = device
@@ -136,9 +173,16 @@ cdef class Plans:
         self.problem.kernel = <qpi_kernel> _option(_KERNELS, kernel, "kernel")
         self.problem.illegal_below = illegal_below
         self.problem.support_stride[0], self.problem.support_stride[1] = support_strides
-        self.problem.flags = QPI_CHECK_POINTERS if checked else 0
+        self.problem.flags = (QPI_CHECK_POINTERS if checked else 0) | (QPI_SUMMARY if summary else 0)
         self.problem.max_blocks = max_blocks
         self.problem.max_threads = max_threads
+        self.problem.critic = <qpi_critic> _option(_CRITICS, critic, "critic")
+        self.problem.target = <qpi_target> _option(_TARGETS, target, "target")
+        self.problem.target_epsilon = epsilon
+        self.problem.divergence = <qpi_divergence> _option(_DIVERGENCES, divergence, "divergence")
+        self.problem.divergence_beta = beta
+        self.problem.policy_temperature = policy_temperature
+        self.problem.control_stat = <qpi_control_stat> _option(_CONTROL_STATS, control_stat, "control_stat")
         self.lock = threading.Lock()
 
     def __dealloc__(self):

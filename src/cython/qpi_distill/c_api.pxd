@@ -134,6 +134,16 @@ cdef extern from "qpi_distill.h" nogil:
 
     int QPI_DEVICE_CPU
 
+    ctypedef struct qpi_summary:
+        double weight
+        double loss
+        double target_entropy
+        double policy_entropy
+        double uniform_entropy
+        double agreement
+        double pi_at_qstar
+        double overlap
+
     ctypedef struct qpi_record:
         double weighted_kl
         double weight
@@ -143,6 +153,7 @@ cdef extern from "qpi_distill.h" nogil:
         int64_t clipped
         uint32_t faults
         uint32_t calls
+        qpi_summary summary
 
     size_t qpi_workspace_size()
     size_t qpi_workspace_state_size()
@@ -207,6 +218,25 @@ cdef extern from "qpi_distill.h" nogil:
         QPI_KL_STAT_MEAN
         QPI_KL_STAT_ROW0
 
+    ctypedef enum qpi_critic:
+        QPI_CRITIC_CATEGORICAL
+        QPI_CRITIC_QUANTILE
+
+    ctypedef enum qpi_target:
+        QPI_TARGET_BOLTZMANN
+        QPI_TARGET_GREEDY
+
+    ctypedef enum qpi_divergence:
+        QPI_DIVERGENCE_FORWARD_KL
+        QPI_DIVERGENCE_REVERSE_KL
+        QPI_DIVERGENCE_JENSEN_SHANNON
+        QPI_DIVERGENCE_HELLINGER
+        QPI_DIVERGENCE_TOTAL_VARIATION
+
+    ctypedef enum qpi_control_stat:
+        QPI_CONTROL_STAT_KL
+        QPI_CONTROL_STAT_LOSS
+
     ctypedef enum qpi_kernel:
         QPI_KERNEL_AUTO
         QPI_KERNEL_STREAM
@@ -217,6 +247,7 @@ cdef extern from "qpi_distill.h" nogil:
         QPI_KERNEL_CPU_AVX512
 
     unsigned int QPI_CHECK_POINTERS
+    unsigned int QPI_SUMMARY
 
     ctypedef struct qpi_problem:
         size_t size
@@ -241,6 +272,13 @@ cdef extern from "qpi_distill.h" nogil:
         qpi_kernel kernel
         int32_t max_blocks
         int32_t max_threads
+        qpi_critic critic
+        qpi_target target
+        float target_epsilon
+        qpi_divergence divergence
+        float divergence_beta
+        float policy_temperature
+        qpi_control_stat control_stat
 
     int64_t QPI_PACKED
 
