@@ -345,6 +345,7 @@ class Plan {
 
   // A batch of packed arrays, whose lengths and element types are checked against the problem. For arrays with strides
   // fill a qpi_batch. Logits and gradient are float, or any 2-byte type for float16 and bfloat16.
+  // A quantile critic has no support: an empty span.
   template <class Q, class Pi, class Grad>
   qpi_batch batch(const Q& q_logits, const Pi& pi_logits, Span<const float> support, Grad&& pi_grad,
                   const BatchOptions& options = {}) const {
@@ -360,7 +361,7 @@ class Plan {
     const std::size_t rows = pi.size() / actions;
     require_size("pi_logits", pi.size(), rows * actions);
     require_size("q_logits", q.size(), rows * actions * atoms);
-    require_size("support", support.size(), atoms);
+    require_size("support", support.size(), problem_.critic == QPI_CRITIC_QUANTILE ? 0 : atoms);
     require_size("pi_grad", grad.size(), rows * actions);
     if (!options.legal_actions.empty()) require_size("legal_actions", options.legal_actions.size(), rows * actions);
     if (!options.row_weights.empty()) require_size("row_weights", options.row_weights.size(), rows);
@@ -370,7 +371,7 @@ class Plan {
     out.rows = static_cast<std::int64_t>(rows);
     out.q_logits = q.data();
     out.pi_logits = pi.data();
-    out.support = support.data();
+    out.support = support.empty() ? nullptr : support.data();
     out.pi_grad = grad.data();
     out.legal_actions = options.legal_actions.empty() ? nullptr : options.legal_actions.data();
     out.row_weights = options.row_weights.empty() ? nullptr : options.row_weights.data();

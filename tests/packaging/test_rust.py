@@ -36,7 +36,7 @@ def test_it_has_no_dependencies(crate):
 def test_program_and_numbers(crate):
     """build.rs asks the interpreter for the package."""
     assert "agree on 8 of 8 states" in cargo(crate, "run", "--quiet", PYTHON=sys.executable)
-    assert "6 passed" in cargo(crate, "test", "--quiet", PYTHON=sys.executable)
+    assert "7 passed" in cargo(crate, "test", "--quiet", PYTHON=sys.executable)
 
 
 @pytest.mark.xdist_group("rust")

@@ -15,6 +15,8 @@ pub const REDUCTION_SUM: c_int = 1;
 pub const REDUCTION_MEAN: c_int = 2;
 pub const MODE_ADD: c_int = 0;
 pub const MODE_WRITE: c_int = 1;
+pub const CRITIC_CATEGORICAL: c_int = 0;
+pub const CRITIC_QUANTILE: c_int = 1;
 pub const VALUE_SCALE_NONE: c_int = 0;
 pub const VALUE_SCALE_RUNNING_STD: c_int = 1;
 pub const WORKSPACE_ALIGNMENT: usize = 16;
@@ -77,6 +79,13 @@ pub struct Problem {
     pub kernel: c_int,
     pub max_blocks: i32,
     pub max_threads: i32,
+    pub critic: c_int,
+    pub target: c_int,
+    pub target_epsilon: f32,
+    pub divergence: c_int,
+    pub divergence_beta: f32,
+    pub policy_temperature: f32,
+    pub control_stat: c_int,
 }
 
 #[repr(C)]

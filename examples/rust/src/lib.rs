@@ -169,7 +169,7 @@ pub struct Batch<'a> {
     pub q_logits: &'a [f32],
     /// `[rows, actions]`
     pub pi_logits: &'a [Cell<f32>],
-    /// `[atoms]`
+    /// `[atoms]`; empty for a quantile critic
     pub support: &'a [f32],
     /// `[rows, actions]`
     pub pi_grad: &'a [Cell<f32>],
@@ -180,6 +180,7 @@ pub struct Plan {
     plan: *mut ffi::Plan,
     actions: usize,
     atoms: usize,
+    supports: usize,
     takes_slices: bool,
 }
 
@@ -205,6 +206,7 @@ impl Plan {
             plan,
             actions: problem.actions as usize,
             atoms: problem.atoms as usize,
+            supports: if problem.critic == ffi::CRITIC_QUANTILE { 0 } else { problem.atoms as usize },
             takes_slices: takes_slices(problem),
         })
     }
@@ -215,13 +217,13 @@ impl Plan {
         let rows = batch.pi_logits.len() / self.actions;
         check_length("pi_logits", batch.pi_logits.len(), rows * self.actions)?;
         check_length("q_logits", batch.q_logits.len(), rows * self.actions * self.atoms)?;
-        check_length("support", batch.support.len(), self.atoms)?;
+        check_length("support", batch.support.len(), self.supports)?;
         check_length("pi_grad", batch.pi_grad.len(), rows * self.actions)?;
         let raw = raw_batch(
             rows,
             batch.q_logits.as_ptr().cast(),
             batch.pi_logits.as_ptr().cast(),
-            batch.support.as_ptr(),
+            if batch.support.is_empty() { ptr::null() } else { batch.support.as_ptr() },
             batch.pi_grad.as_ptr() as *mut c_void,
         );
         // SAFETY: the lengths are right, and the lifetimes keep everything alive.

@@ -41,6 +41,20 @@ fn a_bound_call_sees_what_is_written_between_steps() {
 }
 
 #[test]
+fn a_quantile_critic_has_no_support() {
+    let mut problem = problem(ffi::DEVICE_CPU, 2, 3, ffi::REDUCTION_SUM);
+    problem.critic = ffi::CRITIC_QUANTILE;
+    problem.value_scale = ffi::VALUE_SCALE_NONE;
+    let quantiles = [0.0, 1.0, 2.0, -1.0, 0.0, 1.0]; // worth 1 and 0
+    let (plan, isv, pi, grad) =
+        (Plan::new(&problem).unwrap(), HostIsv::new().unwrap(), cells::<2>(0.0), cells::<2>(0.0));
+    let batch = Batch { q_logits: &quantiles, pi_logits: &pi, support: &[], pi_grad: &grad };
+    plan.bind(&isv, batch).unwrap().step().unwrap();
+    let target = 1f64.exp() / (1f64.exp() + 1.0);
+    assert!((f64::from(grad[0].get()) - 0.1 * (0.5 - target)).abs() < 1e-6);
+}
+
+#[test]
 fn errors_name_the_argument() {
     let error = Plan::new(&problem(ffi::DEVICE_CPU, 2, 3, 0)).err().unwrap();
     assert!(error.name == "QPI_ERROR_VALUE" && error.message.contains("reduction"), "{error}");

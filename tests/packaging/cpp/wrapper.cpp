@@ -128,6 +128,18 @@ void options() {
   assert(near(e.grad[0], 2 * e.gradient));
 }
 
+void quantiles() {
+  Example e;
+  qpi_problem problem = qpi::problem(2, 3, QPI_REDUCTION_SUM);
+  problem.critic = QPI_CRITIC_QUANTILE;
+  problem.value_scale = QPI_VALUE_SCALE_NONE;
+  const qpi::Plan plan(problem);
+  e.q = {0, 1, 2, -1, 0, 1};  // their means are 1 and 0
+  plan.step(qpi::HostIsv(), plan.batch(e.q, e.pi, {}, e.grad));
+  assert(near(e.grad[0], e.gradient));
+  fails(QPI_ERROR_VALUE, "support", [&] { plan.batch(e.q, e.pi, e.support, e.grad); });
+}
+
 void errors() {
   Example e;
   const qpi::Plan plan = example_plan();
@@ -203,6 +215,7 @@ int main() {
   steps();
   bound();
   options();
+  quantiles();
   errors();
   faults();
   tables();
