@@ -1,4 +1,4 @@
-"""What `nox` runs: the linters, one wheel, its checks, and the whole test suite against that wheel."""
+"""What `nox` runs: the linters, the documentation, one wheel, its checks, and the test suite against that wheel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import nox
 
 nox.needs_version = ">=2024.10"
-nox.options.sessions = ["lint", "wheel", "tests"]
+nox.options.sessions = ["lint", "docs", "wheel", "tests"]
 nox.options.error_on_missing_interpreters = True
 
 PROJECT = nox.project.load_toml("pyproject.toml")
@@ -42,6 +42,15 @@ def lint(session: nox.Session) -> None:
 
 
 @nox.session
+def docs(session: nox.Session) -> None:
+    """Build the documentation, warnings being errors; `nox -s docs -- serve` shows it while you write."""
+    session.install(*PROJECT["project"]["optional-dependencies"]["docs"])
+    # Not --quiet: warnings that are not shown are not counted either.
+    site = session.posargs or ["build", "--site-dir", str(Path(session.cache_dir) / "site")]
+    session.run("mkdocs", *site, env={"NO_MKDOCS_2_WARNING": "1"})  # mkdocs-material announces its successor
+
+
+@nox.session
 def wheel(session: nox.Session) -> None:
     """Build the wheel once, for every GPU generation."""
     folder = wheel_folder(session)
@@ -57,3 +66,9 @@ def tests(session: nox.Session) -> None:
     env = {"QPI_WHEEL": str(path)}
     workers = "2" if (os.cpu_count() or 1) >= 2 else "0"
     session.run("python", "-m", "pytest", "-n", workers, "--dist", "loadgroup", *session.posargs, env=env)
+
+
+@nox.session
+def same(session: nox.Session) -> None:
+    """Build the CPU wheel twice in different places: both have to be the same bytes. Takes minutes; not by default."""
+    session.run("python", "tools/reproducible.py")

@@ -30,7 +30,8 @@ foreach(_c IN LISTS _generated)
   # A function outside the limited API is one that its headers do not declare.
   target_compile_options(${_name} PRIVATE -Werror=implicit-function-declaration)
   target_link_options(${_name} PRIVATE LINKER:--as-needed)
-  set_target_properties(${_name} PROPERTIES C_VISIBILITY_PRESET hidden INSTALL_RPATH "$ORIGIN/${QPI_LIBDIR}")
+  set_target_properties(${_name} PROPERTIES C_VISIBILITY_PRESET hidden INSTALL_RPATH "$ORIGIN/${QPI_LIBDIR}"
+                                            BUILD_WITH_INSTALL_RPATH ON)
   install(TARGETS ${_name} LIBRARY DESTINATION . COMPONENT runtime)
 endforeach()
 

@@ -18,7 +18,7 @@ from .errors import CaptureError, CudaError, DeviceError, FaultError, QpiError
 from .functions import distill_grad, info, lambda_controller, seed_distill_grad, seed_lambda_controller, step
 from .isv import ISV, ISVValues
 from .layout import Layout
-from .paths import get_cmake_dir, get_include, get_library, get_library_dir, get_seed_fatbin
+from .paths import get_cmake_dir, get_include, get_library, get_library_dir, get_pkgconfig_dir, get_seed_fatbin
 from .recorder import Recorder
 
 __version__ = _core.version()
@@ -42,6 +42,7 @@ __all__ = [
     "get_include",
     "get_library",
     "get_library_dir",
+    "get_pkgconfig_dir",
     "get_seed_fatbin",
     "info",
     "lambda_controller",

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from . import _core
 
-__all__ = ["get_cmake_dir", "get_include", "get_library", "get_library_dir", "get_seed_fatbin"]
+__all__ = [
+    "get_cmake_dir",
+    "get_include",
+    "get_library",
+    "get_library_dir",
+    "get_pkgconfig_dir",
+    "get_seed_fatbin",
+]
 
 
 def _existing(name: str, what: str) -> str:
@@ -18,7 +25,7 @@ def _existing(name: str, what: str) -> str:
 
 
 def get_include() -> str:
-    """Return the directory of ``qpi_distill.h``.
+    """Return the directory of ``qpi_distill.h`` and ``qpi_distill.hpp``.
 
     Raises
     ------
@@ -59,6 +66,17 @@ def get_cmake_dir() -> str:
         If this installation has none.
     """
     return _existing("lib/cmake/qpi_distill", "the CMake package")
+
+
+def get_pkgconfig_dir() -> str:
+    """Return the directory of ``qpi_distill.pc``, for ``PKG_CONFIG_PATH``.
+
+    Raises
+    ------
+    FileNotFoundError
+        If this installation has none.
+    """
+    return _existing("lib/pkgconfig", "the pkg-config file")
 
 
 def get_seed_fatbin() -> str:

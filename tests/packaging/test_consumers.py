@@ -7,12 +7,14 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import qpi_distill as qpi
-from toolchain import ROOT, build, cmake, find, run
+from toolchain import ROOT, build, cmake, compiler, find, run
 
+FOLDER = Path(__file__).parent
 EXAMPLES = ROOT / "examples"
 C_FLAGS = ["-std=c99", "-pedantic-errors", "-Wall", "-Wextra", "-Werror"]
 CXX_FLAGS = ["-std=c++17", "-pedantic-errors", "-Wall", "-Wextra", "-Werror"]
@@ -27,6 +29,53 @@ def test_cpp_example(tmp_path):
     program = build([EXAMPLES / "cpp/distill.cpp"], tmp_path / "distill", *CXX_FLAGS, language="c++")
     output = run([program])
     assert re.search(r"after 100 observations of 64 rows", output), output
+
+
+def test_cpp_wrapper(tmp_path):
+    """Every part of qpi_distill.hpp with its numbers, its errors and its rules of ownership."""
+    program = build([FOLDER / "cpp/wrapper.cpp"], tmp_path / "wrapper", *CXX_FLAGS, language="c++")
+    assert "keeps its word" in run([program])
+
+
+@pytest.mark.parametrize("language", ["c", "cpp"])
+def test_pkg_config(tmp_path, language):
+    source, compile_as = {"c": ("c/distill.c", "c"), "cpp": ("cpp/distill.cpp", "c++")}[language]
+    answer = pkg_config("--cflags", "--libs", "qpi_distill").split()
+    libraries = pkg_config("--variable=libdir", "qpi_distill").strip()
+    flags = CXX_FLAGS if language == "cpp" else C_FLAGS
+    program = tmp_path / "distill"
+    rpath = f"-Wl,-rpath,{libraries}"
+    run([compiler(compile_as), *flags, EXAMPLES / source, "-o", program, *answer, rpath, "-lm"])
+    run([program])
+
+
+def test_pkg_config_knows_the_version_and_may_be_moved(tmp_path, package):
+    assert pkg_config("--modversion", "qpi_distill").strip() == qpi.__version__
+    moved = tmp_path / "elsewhere"
+    shutil.copytree(package / "lib/pkgconfig", moved / "lib/pkgconfig")
+    shutil.copytree(package / "include", moved / "include")
+    for variable, folder in (("includedir", "include"), ("libdir", "lib")):
+        answer = pkg_config(f"--variable={variable}", "qpi_distill", path=moved / "lib/pkgconfig").strip()
+        assert Path(answer).resolve() == (moved / folder).resolve()
+
+
+@pytest.mark.parametrize("libdir", ["lib", "lib/x86_64-linux-gnu", "/opt/libraries"])
+def test_pkg_config_of_a_system_install(tmp_path, libdir):
+    """Relative to the file where the library's folder is, absolute where that is; configured, not built."""
+    options = ["-DQPI_CUDA=OFF", "-DCMAKE_INSTALL_PREFIX=/usr/local", f"-DCMAKE_INSTALL_LIBDIR={libdir}"]
+    ninja = ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={find('ninja')}"]
+    run([find("cmake"), "-S", ROOT, "-B", tmp_path, *ninja, *options])
+    folder = Path("/usr/local", libdir)
+    text = (tmp_path / "qpi_distill.pc").read_text(encoding="utf-8").replace("${pcfiledir}", str(folder / "pkgconfig"))
+    values = dict(re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE))
+    libraries, headers = (values[name].replace("${prefix}", values["prefix"]) for name in ("libdir", "includedir"))
+    assert os.path.normpath(libraries) == str(folder)
+    assert os.path.normpath(headers) == "/usr/local/include"
+
+
+def pkg_config(*arguments, path=None):
+    env = {**os.environ, "PKG_CONFIG_PATH": str(path or qpi.get_pkgconfig_dir())}
+    return run([find("pkg-config", "pkgconf"), *arguments], env=env)
 
 
 @pytest.mark.parametrize("language", ["c", "cpp"])

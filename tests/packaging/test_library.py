@@ -39,6 +39,7 @@ def test_path_helpers_lead_to_what_they_name(package):
     assert Path(qpi.get_library()).is_file()
     assert Path(qpi.get_library()).parent == Path(qpi.get_library_dir())
     assert Path(qpi.get_cmake_dir(), "qpi_distillConfig.cmake").is_file()
+    assert Path(qpi.get_pkgconfig_dir(), "qpi_distill.pc").is_file()
     assert (package / "c_api.pxd").is_file()
 
 

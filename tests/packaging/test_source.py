@@ -23,7 +23,7 @@ import numpy as np
 import qpi_distill as qpi
 
 print(qpi.__file__)
-for path in (qpi.get_include(), qpi.get_library_dir(), qpi.get_library(), qpi.get_cmake_dir()):
+for path in (qpi.get_include(), qpi.get_library_dir(), qpi.get_library(), qpi.get_cmake_dir(), qpi.get_pkgconfig_dir()):
     assert Path(path).exists(), path
     assert sys.argv[1] in path, path
 assert Path(qpi.get_include(), "qpi_distill.h").is_file()

@@ -12,7 +12,7 @@ import pytest
 
 from toolchain import ROOT, find, run
 
-SUFFIXES = {".py", ".pyi", ".typed", ".pxd", ".h", ".so", ".cmake", ".fatbin"}
+SUFFIXES = {".py", ".pyi", ".typed", ".pxd", ".h", ".hpp", ".so", ".cmake", ".pc", ".fatbin"}
 
 
 @pytest.fixture(scope="module")
@@ -38,11 +38,13 @@ def test_it_holds_what_embedders_need(archive):
         "qpi_distill/py.typed",
         "qpi_distill/c_api.pxd",
         "qpi_distill/include/qpi_distill.h",
+        "qpi_distill/include/qpi_distill.hpp",
         *(f"qpi_distill/include/qpi_distill/{name}.h" for name in ("isv_manifest", "laws", "flight_manifest")),
         "qpi_distill/lib/libqpi_distill.so",
         "qpi_distill/lib/cmake/qpi_distill/qpi_distillConfig.cmake",
         "qpi_distill/lib/cmake/qpi_distill/qpi_distillConfigVersion.cmake",
         "qpi_distill/lib/cmake/qpi_distill/qpi_distillTargets.cmake",
+        "qpi_distill/lib/pkgconfig/qpi_distill.pc",
         *(f"qpi_distill/{module}.abi3.so" for module in modules),
         *(f"qpi_distill/{path.relative_to(ROOT / 'python/qpi_distill')}" for path in python_sources()),
     }
