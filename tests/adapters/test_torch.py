@@ -271,7 +271,7 @@ def test_q_gets_no_gradient_and_there_is_no_second_derivative(device):
     loss, record = distill_loss(pi, q, support, new_state(device), reduction="mean")
     assert not record.requires_grad
     (first,) = torch.autograd.grad(loss, pi, create_graph=True, retain_graph=True)
-    with pytest.raises(RuntimeError, match="scale_grad"):
+    with pytest.raises(RuntimeError, match="no second derivative"):
         torch.autograd.grad(first.square().sum(), pi)
     loss.backward()
     assert q.grad is None
@@ -293,27 +293,6 @@ def test_opcheck(device, extras, dtype):
     torch.library.opcheck(ops.commit, (slots, record))
     factor = torch.tensor(2.0, device=device)
     torch.library.opcheck(ops.scale_grad, (torch.rand(6, 4, device=device), factor, pi.detach()))
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, of its parts
-@pytest.mark.parametrize("backend_name", ["aot_eager", "inductor"])
-def test_compile_without_a_graph_break(device, backend_name):
-    mine, compiled = module(device), module(device)
-
-    def step(criterion, pi, q):
-        loss = criterion(pi * 2, q) + pi.square().mean()
-        criterion.commit()
-        return loss
-
-    run = torch.compile(step, fullgraph=True, backend=backend_name)
-    for rows in (6, 6, 9):  # the last with dynamic shapes
-        pi, q, _ = batch(device, rows)
-        other = pi.detach().clone().requires_grad_()
-        step(mine, pi, q).backward()
-        run(compiled, other, q).backward()
-        assert_allclose(other.grad.cpu(), pi.grad.cpu(), rtol=1e-6, atol=1e-8)
-        assert words(compiled.state) == words(mine.state)
-    assert compiled.read().commits == 3
 
 
 def test_func_grad(device):

@@ -28,6 +28,8 @@ _MASKS = (torch.bool, torch.uint8, torch.int8)
 _REDUCTIONS = ("mean", "sum")
 _VALUE_SCALES = ("running_std", "none")
 _INDICES = _isv.native_layout()
+_DEVICES = ("cpu", "cuda")
+_LIBRARY = torch.library.Library("qpi_distill", "FRAGMENT")
 
 
 # ---- checks, the same for tensors and for their fakes ----------------------------------------------------------------
@@ -176,14 +178,19 @@ def _rows(tensor: Tensor, trailing: int) -> Tensor:
 # ---- distill ---------------------------------------------------------------------------------------------------------
 
 
-@torch.library.custom_op(
-    "qpi_distill::distill",
-    mutates_args=(),
-    schema=(
-        "(Tensor q_logits, Tensor pi_logits, Tensor support, Tensor slots, Tensor? legal_actions, "
-        "Tensor? row_weights, str reduction, str value_scale, float illegal_below) -> (Tensor, Tensor, Tensor)"
-    ),
+# The two operators of every step are registered by hand: what `custom_op` puts around a function costs as much as ours.
+_LIBRARY.define(
+    "distill(Tensor q_logits, Tensor pi_logits, Tensor support, Tensor slots, Tensor? legal_actions, "
+    "Tensor? row_weights, str reduction, str value_scale, float illegal_below) -> (Tensor, Tensor, Tensor)",
+    tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order),
 )
+_LIBRARY.define(
+    "scale_grad(Tensor pi_grad, Tensor grad_output, Tensor pi_logits) -> Tensor",
+    tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order),
+)
+
+
+@torch.library.impl("qpi_distill::distill", _DEVICES, lib=_LIBRARY)
 def distill(
     q_logits: Tensor,
     pi_logits: Tensor,
@@ -226,7 +233,7 @@ def distill(
     return loss.masked_fill_(slot_view(slots, "lam_off") != 0, 0).to(torch.float32), pi_grad, record
 
 
-@distill.register_fake
+@torch.library.register_fake("qpi_distill::distill", lib=_LIBRARY)
 def _(
     q_logits: Tensor,
     pi_logits: Tensor,
@@ -246,23 +253,26 @@ def _(
     )
 
 
-@torch.library.custom_op(
-    "qpi_distill::scale_grad",
-    mutates_args=(),
-    schema="(Tensor pi_grad, Tensor grad_output, Tensor pi_logits) -> Tensor",
-)
+@torch.library.impl("qpi_distill::scale_grad", _DEVICES, lib=_LIBRARY)
 def scale_grad(pi_grad: Tensor, grad_output: Tensor, pi_logits: Tensor) -> Tensor:
     """Return pi_grad * grad_output, rounded once, to the dtype of pi_logits.
 
-    An operator of its own, which names pi_logits and has no derivative: a second backward pass is an error, where plain
-    arithmetic would take the gradient for a constant.
+    An operator of its own, which names pi_logits and refuses to be differentiated: plain arithmetic would take the
+    gradient for a constant in a second backward pass.
     """
     return torch.mul(pi_grad, grad_output).to(pi_logits.dtype)
 
 
-@scale_grad.register_fake
+@torch.library.register_fake("qpi_distill::scale_grad", lib=_LIBRARY)
 def _(pi_grad: Tensor, grad_output: Tensor, pi_logits: Tensor) -> Tensor:
     return torch.empty_like(pi_grad, dtype=pi_logits.dtype)
+
+
+def _refuse(ctx: Any, grad: Tensor) -> None:
+    raise RuntimeError("qpi_distill::scale_grad: the distillation loss has no second derivative")
+
+
+torch.library.register_autograd("qpi_distill::scale_grad", _refuse, lib=_LIBRARY)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -279,7 +289,7 @@ def _backward(ctx: Any, grad_loss: Tensor, *_: Any) -> tuple[Tensor | None, ...]
     return None, gradient, None, None, None, None, None, None, None
 
 
-distill.register_autograd(_backward, setup_context=_save)
+torch.library.register_autograd("qpi_distill::distill", _backward, setup_context=_save, lib=_LIBRARY)
 
 
 class _ScaleGrad(torch.autograd.Function):
@@ -293,9 +303,7 @@ class _ScaleGrad(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
         """Save nothing."""
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> None:
-        raise RuntimeError("qpi_distill::scale_grad: the distillation loss has no second derivative")
+    backward = staticmethod(_refuse)
 
 
 class _Distill(torch.autograd.Function):

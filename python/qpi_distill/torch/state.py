@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["RECORD_WORDS", "SLOT_NAMES", "SLOT_WORDS", "State", "new_state", "read_state", "slot_view", "write_slots"]
 
 _LAYOUT = Layout.native()
-_TYPES = {slot.name: slot.type for slot in _isv.SLOTS}
+_PLACES = {slot.name: (_LAYOUT[slot.name], slot.type == "f32") for slot in _isv.SLOTS}
 SLOT_NAMES = tuple(slot.name for slot in _isv.SLOTS)
 SLOT_WORDS = _LAYOUT.words
 RECORD_WORDS = 7
@@ -99,7 +99,7 @@ def _host_isv(slots: torch.Tensor) -> tuple[ISV, torch.Tensor]:
 
 def slot_view(slots: torch.Tensor, name: str) -> torch.Tensor:
     """Return one slot as a tensor without dimensions that shares the memory: float32, or int32 (the low word)."""
-    if name not in _TYPES:
+    if name not in _PLACES:
         raise TypeError(f"the ISV has no slot {name!r}; the slots are {', '.join(SLOT_NAMES)}")
-    words = slots.view(torch.float32) if _TYPES[name] == "f32" else slots
-    return words[_LAYOUT[name]]
+    place, real = _PLACES[name]
+    return slots.view(torch.float32)[place] if real else slots[place]
