@@ -142,16 +142,29 @@ def test_the_value_is_what_the_gradient_is_of(device):
 
 
 def test_same_bits_as_the_distiller(device):
-    pi, q, support = batch(device, rows=300)
     mine = module(device)
-    mine(pi, q).backward()
-    mine.commit()
     isv = qpi.ISV(device=str(torch.empty(0, device=device).device), lam=0.4, tau=0.5)
-    op = qpi.Distiller(support=support, actions=4, isv=isv, reduction="mean")
-    grad = torch.zeros_like(pi)
-    op.step(q, pi, grad)
-    assert torch.equal(pi.grad, grad)
-    assert mine.read() == isv.read()
+    op = qpi.Distiller(support=batch(device)[2], actions=4, isv=isv, reduction="mean")
+    for iteration in range(3):
+        for part in range(2):
+            pi, q, _ = batch(device, rows=300 + part, seed=10 * iteration + part)
+            pi.detach()[0] = float("nan")  # one row is skipped
+            weights = torch.full((len(pi),), -1.0 if iteration == 2 else 1.0, device=device)
+            weights[1:] = 1.0
+            mine(pi, q, row_weights=weights).backward()
+            grad = torch.zeros_like(pi)
+            op.accumulate(q, pi, grad, row_weights=weights)
+            assert torch.equal(pi.grad, grad)
+        views = isv.record_views()
+        assert torch.equal(mine.record.view(torch.float64)[:3], torch.as_tensor(views.sums, device=device))
+        assert torch.equal(mine.record[3:6], torch.as_tensor(views.counts, device=device))
+        flags = torch.as_tensor(views.flags, device=device)
+        assert mine.record.view(torch.int32)[12:14].tolist() == flags.tolist()
+        mine.commit()
+        op.commit()
+        assert not mine.record.any()
+        assert mine.read(check=False) == isv.read(check=False)
+    assert mine.read(check=False).faults == ("weight",)
 
 
 @pytest.mark.parametrize("name", HALVES)
