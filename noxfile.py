@@ -59,6 +59,14 @@ def wheel(session: nox.Session) -> None:
 
 
 @nox.session
+def torch(session: nox.Session) -> None:
+    """Test the torch adapter and its examples against the wheel; apart, because torch is large."""
+    path = built_wheel(session)
+    session.install(f"{path}[torch-examples]", "hypothesis>=6.100", "ml_dtypes>=0.4", "pytest>=8")
+    session.run("python", "-m", "pytest", "tests/adapters", *session.posargs, env={"OMP_NUM_THREADS": "2"})
+
+
+@nox.session
 def tests(session: nox.Session) -> None:
     """Install the wheel with its test extra and run pytest; arguments after `--` go to pytest."""
     path = built_wheel(session)

@@ -192,6 +192,11 @@ cdef class Operator:
         """How many plans have been made."""
         return self.plans.count if self.plans is not None else 0
 
+    def relocate(self, uintptr_t slots, uintptr_t workspace, uintptr_t support) -> None:
+        """Have the calls to come work on another state and another support of the same strides: see `Isv.relocate`."""
+        self.ready().relocate(slots, workspace)
+        self.support = <const float*> support
+
     cdef object fill(self, PyObject** arrays, bint gradient, Reader* reader, Call* call):
         """Read and check the arrays of a call and find its plan. Returns what keeps their memory, or None."""
         cdef Array array

@@ -286,6 +286,14 @@ cdef class Isv:
         self.own = own
         self.settle = settle
 
+    def relocate(self, uintptr_t slots, uintptr_t workspace) -> None:
+        """Have the calls to come work on other memory of the same size, on the same device.
+
+        For state that its owner moves about. The caller keeps the memory alive, and calls of other threads away.
+        """
+        self.c.slots = <void*> slots
+        self.c.workspace = <void*> workspace
+
     def record_to(self, uintptr_t flight, int64_t capacity, memory) -> None:
         """Give the commits to come a ring of `capacity` records at an address, or none with 0 and 0.
 

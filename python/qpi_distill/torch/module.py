@@ -1,0 +1,269 @@
+"""The loss as a module that keeps its state in buffers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from .. import _isv
+from .functional import collect, commit, distill_loss
+from .state import SLOT_NAMES, State, new_state, read_state, slot_view, write_slots
+
+if TYPE_CHECKING:
+    from typing import Any, Literal
+
+    from torch import Tensor
+
+    from ..isv import ISVValues
+
+__all__ = ["DistillLoss"]
+
+_FAULT_BITS = max(_isv.FAULTS.values()).bit_length()
+
+
+class DistillLoss(nn.Module):
+    """lam * KL(softmax(E_Q / tau) || policy), with lam and tau moved by the library's control laws.
+
+    In training mode a forward pass adds its statistic to the record, which `commit` turns into one step of the moving
+    averages and of the control laws. In evaluation mode, and where activation checkpointing runs a forward pass again,
+    nothing is added. Buffers hold the whole state: `to`, `state_dict`, `load_state_dict` and `deepcopy` carry it, bit
+    for bit, and casts to another dtype leave it alone.
+
+    Parameters
+    ----------
+    support : Tensor or sequence of float, shape [Z] or [A, Z]
+        Value of each atom; finite.
+    reduction : {"sum", "mean"}
+        As for `distill_loss`; "mean" beside a loss that is a mean over the batch.
+    value_scale : {"running_std", "none"}
+        As for `distill_loss`.
+    illegal_below : float, optional
+        As for `distill_loss`.
+    device : torch.device or str, optional
+        Where the buffers are made; None: torch's default device.
+    preset : str, optional
+        As for `qpi_distill.ISV`.
+    **values : float, int or str
+        Initial values by slot name (`lam`, `tau`, `kl_target`, ...), as for `qpi_distill.ISV`.
+
+    Raises
+    ------
+    ValueError
+        A support that is not finite or has another number of dimensions; a value outside its range.
+    TypeError
+        A name that is no slot's.
+
+    Notes
+    -----
+    `DistributedDataParallel` averages the gradients, so that "mean" over equal shards is the mean over all rows. Keep
+    the module outside of it, since its forward pass would overwrite the buffers by those of rank 0, and call
+    `all_reduce` before `commit`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> distill = DistillLoss([-1.0, 1.0], reduction="mean", lam=0.5, value_scale="none")
+    >>> logits = torch.zeros(4, 2, requires_grad=True)
+    >>> distill(logits, torch.tensor([[[9.0, -9.0], [-9.0, 9.0]]]).expand(4, 2, 2)).backward()
+    >>> distill.commit()
+    >>> bool(logits.grad[0, 0] > 0 > logits.grad[0, 1])
+    True
+    """
+
+    slots: Tensor
+    record: Tensor
+    support_bits: Tensor
+
+    def __init__(
+        self,
+        support: Any,
+        *,
+        reduction: Literal["sum", "mean"],
+        value_scale: Literal["running_std", "none"] = "running_std",
+        illegal_below: float | None = None,
+        device: Any = None,
+        preset: str | None = None,
+        **values: float | str,
+    ) -> None:
+        super().__init__()
+        if reduction not in ("sum", "mean"):
+            raise ValueError(f"reduction: {reduction!r} is not one of 'sum', 'mean'")
+        if value_scale not in ("running_std", "none"):
+            raise ValueError(f"value_scale: {value_scale!r} is not one of 'running_std', 'none'")
+        state = new_state(device, preset=preset, **values)
+        atoms = torch.as_tensor(support, dtype=torch.float32, device=state.slots.device).detach().clone()
+        if atoms.dim() not in (1, 2) or atoms.numel() == 0:
+            raise ValueError(f"support: shape {tuple(atoms.shape)}, expected [Z] or [A, Z]")
+        if not bool(torch.isfinite(atoms).all()):
+            raise ValueError("support: every value has to be finite in float32")
+        self.reduction = reduction
+        self.value_scale = value_scale
+        self.illegal_below = illegal_below
+        self.register_buffer("slots", state.slots)
+        self.register_buffer("record", state.record)
+        self.register_buffer("support_bits", atoms.contiguous().view(torch.int32))
+
+    # ---- the loss ----------------------------------------------------------------------------------------------------
+
+    def forward(
+        self,
+        pi_logits: Tensor,
+        q_logits: Tensor,
+        *,
+        legal_actions: Tensor | None = None,
+        row_weights: Tensor | None = None,
+    ) -> Tensor:
+        """Return the loss of a batch; in training mode, add its statistic to the record.
+
+        Parameters
+        ----------
+        pi_logits, q_logits, legal_actions, row_weights : Tensor
+            As for `distill_loss`.
+
+        Returns
+        -------
+        Tensor, shape [], float32
+
+        Raises
+        ------
+        ValueError, TypeError
+            As for `distill_loss`.
+        """
+        loss, record = distill_loss(
+            pi_logits,
+            q_logits,
+            self.support,
+            self.state,
+            reduction=self.reduction,
+            value_scale=self.value_scale,
+            legal_actions=legal_actions,
+            row_weights=row_weights,
+            illegal_below=self.illegal_below,
+        )
+        if self.training:
+            collect(self.state, record)
+        return loss
+
+    def commit(self) -> None:
+        """Update the moving averages, lam and tau from the record: once per policy iteration. Nothing waits."""
+        commit(self.state)
+
+    def discard(self) -> None:
+        """Empty the record without using it: for an optimiser step that was skipped."""
+        self.record.zero_()
+
+    def all_reduce(self, group: Any = None) -> None:
+        """Make the record that of all ranks, so that `commit` does the same on each of them.
+
+        Parameters
+        ----------
+        group : torch.distributed.ProcessGroup, optional
+            None: the default group.
+        """
+        # One message of float64: counts are exact up to 2^53, and fault bits travel as counts, because not every
+        # backend can combine bits.
+        places = torch.arange(_FAULT_BITS, device=self.record.device, dtype=torch.int32)
+        words = self.record.view(torch.int32)
+        bits = (words[12] >> places) & 1
+        message = torch.cat(
+            [self.record.view(torch.float64)[:3], self.record[3:6].double(), bits.double(), words[13:14].double()]
+        )
+        torch.distributed.all_reduce(message, group=group)
+        self.record.view(torch.float64)[:3] = message[:3]
+        self.record[3:6] = message[3:6].long()
+        words[12] = ((message[6:-1] > 0).int() << places).sum(dtype=torch.int32)
+        words[13] = message[-1].int()
+
+    # ---- what it holds -----------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> State:
+        """Slots and record, for the functions of this package."""
+        return State(self.slots, self.record)
+
+    @property
+    def support(self) -> Tensor:
+        """Value of each atom, shape [Z] or [A, Z], float32."""
+        return self.support_bits.view(torch.float32)
+
+    @property
+    def lam(self) -> Tensor:
+        """The weight of the loss now, a tensor without dimensions on the device. Nothing waits."""
+        return self.slot("lam")
+
+    @property
+    def tau(self) -> Tensor:
+        """The temperature of the target now, as `lam`."""
+        return self.slot("tau")
+
+    @property
+    def kl(self) -> Tensor:
+        """The batch KL of the last commit that had rows, in nats, as `lam`."""
+        return self.slot("kl_last")
+
+    def slot(self, name: str) -> Tensor:
+        """Return a copy of one slot, on the device and in stream order. Nothing waits.
+
+        Parameters
+        ----------
+        name : str
+            Name of the slot.
+
+        Returns
+        -------
+        Tensor, shape [], float32 or int32
+            Of a 64-bit counter, the low 32 bits; `read` has all of them.
+
+        Raises
+        ------
+        TypeError
+            If it is not the name of a slot.
+        """
+        return slot_view(self.slots, name).clone()
+
+    def read(self, check: bool = True) -> ISVValues:
+        """Return the values of all slots. The host waits for the device.
+
+        Parameters
+        ----------
+        check : bool
+            Whether to raise `FaultError` if the device met values that make no sense.
+
+        Raises
+        ------
+        FaultError
+            Values on the device made no sense; the message names them.
+        """
+        return read_state(self.slots, check)
+
+    @torch.no_grad()
+    def set(self, **values: float | str) -> None:
+        """Change parameters or states, checked. The host waits for the device.
+
+        Parameters
+        ----------
+        **values : float, int or str
+            By slot name, as for `qpi_distill.ISV.set`.
+
+        Raises
+        ------
+        ValueError, TypeError
+            As for `qpi_distill.ISV.set`.
+        """
+        write_slots(self.slots, values)
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """Return what tells whether a saved state fits: the names of the slots, in their order."""
+        return {"slots": list(SLOT_NAMES)}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Refuse a state that was saved with other slots."""
+        if list(state.get("slots", ())) != list(SLOT_NAMES):
+            raise ValueError("state: was saved by a version of qpi-distill with other slots")
+
+    def extra_repr(self) -> str:
+        """Show the options; reading the values would wait for the device."""
+        atoms = tuple(self.support_bits.shape)
+        return f"support={atoms}, reduction={self.reduction!r}, value_scale={self.value_scale!r}"
