@@ -82,8 +82,8 @@ def distill_loss(
 
     Notes
     -----
-    Under `jax.vmap` each element is a batch of its own, with its own value and record, and they run one after the other.
-    Where rows are meant, leave out the `vmap`: leading dimensions are free.
+    Under `jax.vmap` each element is a batch of its own, with its own value and record, one after the other. Where rows
+    are meant, leave out the `vmap`: leading dimensions are free.
     """
     options = Options.of(reduction, choices)
     if not options.plain_value:

@@ -50,15 +50,10 @@ def _varying(array: jax.Array) -> frozenset[str]:
     return jax.typeof(array).manual_axis_type.varying
 
 
-def _workspace_like(array: jax.Array) -> jax.ShapeDtypeStruct:
-    """Return the type of a workspace that varies as an array does."""
-    vary = jax.typeof(array).manual_axis_type
-    return jax.ShapeDtypeStruct((_WORKSPACE_WORDS,), jnp.uint32, manual_axis_type=vary)
-
-
-def _same(array: jax.Array) -> jax.ShapeDtypeStruct:
-    vary = jax.typeof(array).manual_axis_type
-    return jax.ShapeDtypeStruct(array.shape, array.dtype, manual_axis_type=vary)
+def _like(array: jax.Array, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
+    """Return the type of a result with the dtype of an operand of the same rank, and on the same devices."""
+    kind = jax.typeof(array)
+    return jax.ShapeDtypeStruct(shape, kind.dtype, sharding=kind.sharding, manual_axis_type=kind.manual_axis_type)
 
 
 def call_distill(
@@ -85,7 +80,7 @@ def call_distill(
     )
     call = jax.ffi.ffi_call(
         _BATCH,
-        (_same(operands[4]), _workspace_like(operands[4])),
+        (_like(operands[4], operands[4].shape), _like(operands[3], (_WORKSPACE_WORDS,))),
         input_output_aliases={4: 0},
         vmap_method="sequential",
     )
@@ -99,7 +94,7 @@ def call_commit(slots: jax.Array, record: jax.Array) -> tuple[jax.Array, jax.Arr
     slots, workspace = vary_alike(slots, workspace)
     call = jax.ffi.ffi_call(
         _COMMIT,
-        (_same(slots), _same(workspace)),
+        (_like(slots, slots.shape), _like(workspace, workspace.shape)),
         input_output_aliases={0: 0, 1: 1},
         vmap_method="sequential",
     )
