@@ -50,6 +50,15 @@ def wheel(session: nox.Session) -> None:
 
 
 @nox.session
+def jax(session: nox.Session) -> None:
+    """Test the JAX adapter and its example against the wheel; apart, because JAX is large."""
+    path = built_wheel(session)
+    session.install(f"{path}[jax]", "flatbuffers", "hypothesis>=6.100", "pytest>=8")
+    tests = sorted(str(path) for path in Path("tests/adapters").glob("test_jax*.py"))
+    session.run("python", "-m", "pytest", *tests, *session.posargs)
+
+
+@nox.session
 def tests(session: nox.Session) -> None:
     """Install the wheel with its test extra and run pytest; arguments after `--` go to pytest."""
     path = built_wheel(session)
