@@ -1,9 +1,9 @@
 // The part of XLA's foreign function interface that the handlers here use, declared anew, so that building needs no
 // XLA.
 //
-// These are facts of a stable C ABI (version 0.1 and later of it): XLA fills the structs below and appends members, and
-// never moves the ones that are here. Where JAX is installed, tests/adapters/jax_abi.cpp compares sizes, offsets and
-// numbers with the header that it ships.
+// These are facts of a stable C ABI, of which versions 0.3 and 0.4 were compared: XLA fills the structs below, appends
+// members, and does not move the ones that are here. Where JAX is installed, tests/adapters/jax_abi.cpp compares sizes,
+// offsets and numbers with the header that it ships.
 #pragma once
 
 #include <cstddef>
