@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .cases import CPU_CASES, CPU_CORES, MILLION, OTHER_SHAPES, Case, plain, sized
+from .cases import CPU_CASES, CPU_CORES, FAMILY, MILLION, OTHER_SHAPES, Case, plain, sized
 from .results import case_fields, row_key
 
 DEVICE = "NVIDIA H200"  # the one that bounds in microseconds are for
@@ -158,6 +158,7 @@ LIMITS = (
         of_copy(f"1 M rows with {name}", Case(MILLION, options=(option,)), 95)
         for option, name in (("mask", "a mask"), ("weights", "row weights"), ("per_action", "per-action supports"))
     ),
+    *(of_copy(f"1 M rows, {name}", Case(MILLION, options=(name,)), 95) for name in FAMILY),
     *(
         Figure(f"{rows_text(rows)}: a step", microseconds(plain(rows)), bound, False, "us", DEVICE)
         for rows, bound in ((32, 2.5), (256, 2.8), (1024, 3.3), (4096, 4.5), (16384, 7.5))

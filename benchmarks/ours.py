@@ -10,7 +10,7 @@ import numpy as np
 import qpi_distill as qpi
 
 from .arrays import DeviceArray, InputSet, period_set, support_of
-from .cases import Case
+from .cases import DIVERGENCES, EPSILON, Case
 from .peers import STATE
 from .reference import evaluate
 
@@ -33,7 +33,7 @@ class Ours:
     def __init__(self, case: Case, sets: list[InputSet], device: str, exact: bool = False):
         self.isv = qpi.ISV(**(STATE | {"lam": 1.0} if exact else STATE), device=device)
         self.operator = qpi.Distiller(
-            support=support_of(case),
+            support=None if "quantile" in case.options else support_of(case),
             actions=case.actions,
             atoms=case.atoms,
             isv=self.isv,
@@ -43,6 +43,11 @@ class Ours:
             q_dtype=case.q_dtype,
             pi_dtype=case.pi_dtype,
             grad_dtype=case.grad_dtype,
+            critic="quantile" if "quantile" in case.options else "categorical",
+            target="greedy" if "greedy" in case.options else "boltzmann",
+            epsilon=EPSILON if "greedy" in case.options else 0.0,
+            divergence=next((name for name in DIVERGENCES if name in case.options), "forward_kl"),
+            summary="summary" in case.options,
         )
         sets = [one.through(as_argument) for one in sets]
         self.bound = [self.operator.bind(one.q, one.pi, one.grad, **one.keywords) for one in sets]

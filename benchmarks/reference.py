@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .arrays import InputSet, support_of, widen
-from .cases import Case
+from .cases import EPSILON, Case
 from .peers import LAW, STATE
 
 MIN_STD = 1e-3
@@ -54,19 +54,38 @@ def log_softmax(x: np.ndarray) -> np.ndarray:
 def evaluate(case: Case, period: InputSet, tau: float = STATE["tau"]) -> Reference:
     """The reference of a case, from the rows of one period."""
     q, pi = widen(period.q, case.q_dtype), widen(period.pi, case.pi_dtype)
-    mass = np.exp(q - q.max(-1, keepdims=True))
-    values = (mass * support_of(case).astype(np.float64)).sum(-1) / mass.sum(-1)
+    if "quantile" in case.options:
+        values = q.mean(-1)
+    else:
+        mass = np.exp(q - q.max(-1, keepdims=True))
+        values = (mass * support_of(case).astype(np.float64)).sum(-1) / mass.sum(-1)
     legal = np.ones(pi.shape, bool) if period.legal is None else period.legal != 0
     if "running_std" in case.options:  # before the first observation each row's own deviation serves
         deviation = np.nanstd(np.where(legal, values, np.nan), -1, keepdims=True)
         values = values / np.maximum(deviation, MIN_STD)
     log_target = log_softmax(np.where(legal, values / tau, -np.inf))
+    if "greedy" in case.options:
+        best = values == values.max(-1, keepdims=True)
+        log_target = np.log((1 - EPSILON) * best / best.sum(-1, keepdims=True) + EPSILON / case.actions)
     log_policy = log_softmax(np.where(legal, pi, -np.inf))
     target = np.exp(log_target)
     with np.errstate(invalid="ignore"):
         kl = np.where(legal, target * (log_target - log_policy), 0).sum(-1)
     weight = np.ones(len(pi)) if period.weights is None else period.weights.astype(np.float64)
-    return Reference(weight[:, None] * (np.exp(log_policy) - target), kl, weight)
+    return Reference(weight[:, None] * direction(case, target, np.exp(log_policy)), kl, weight)
+
+
+def direction(case: Case, t: np.ndarray, p: np.ndarray) -> np.ndarray:
+    """The gradient of the case's divergence with respect to the policy's logits."""
+    if "reverse_kl" in case.options:
+        slope = np.log(p / t)
+    elif "jensen_shannon" in case.options:
+        slope = np.log(2 * p / (t + p)) / 2
+    elif "hellinger" in case.options:
+        slope = -np.sqrt(t / p) / 2
+    else:
+        return p - t
+    return p * (slope - (p * slope).sum(-1, keepdims=True))
 
 
 def law(lam: float, kl_ema: float) -> float:

@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULT = ROOT / "benchmarks" / "results" / "gpu.json"
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
-from benchmarks.cases import GPU_CASES, ITEM_BYTES, OPTIONS, OTHER_SHAPES, SEED_SHAPE, Case, plain, sized  # noqa: E402
+from benchmarks.cases import FAMILY, GPU_CASES, ITEM_BYTES, OPTIONS, OTHER_SHAPES, SEED_SHAPE, Case, plain, sized  # noqa: E402
 from benchmarks.figures import FIGURES, Figure, find_row, rows_text  # noqa: E402
 from generated import spaced, table  # noqa: E402
 
@@ -118,7 +118,7 @@ def shapes(result: dict) -> str:
 def variants(result: dict) -> str:
     """Half precision and options, on the seed's shape."""
     half = [plain(4 << 20, dtype=dtype) for dtype in ("bfloat16", "float16")]
-    optional = [Case(1 << 20, options=(option,)) for option in OPTIONS]
+    optional = [Case(1 << 20, options=(option,)) for option in (*OPTIONS, *FAMILY)]
     lines = []
     for case in (*half, *optional):
         row = find_row(result, case)

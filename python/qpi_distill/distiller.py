@@ -320,7 +320,7 @@ class _Source(NamedTuple):
 def _with_support(support: Any, actions: Any, atoms: Any, isv: ISV) -> _Source:
     """Return what a categorical critic is made of."""
     if support is None:
-        raise ValueError("support: required by a categorical critic")
+        raise TypeError("support: required by a categorical critic")
     pointer = _support_on_device(support, isv)
     shape, strides = pointer.shape, pointer.strides
     if pointer.ndim not in (1, 2):

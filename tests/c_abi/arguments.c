@@ -131,7 +131,7 @@ static void wrong_problem(fixture* f) {
   BAD_PROBLEM(QPI_ERROR_TYPE, "kernel", problem.kernel = (qpi_kernel)99);
   BAD_PROBLEM(QPI_ERROR_TYPE, "kernel", problem.kernel = (qpi_kernel)-1);
   BAD_PROBLEM(QPI_ERROR_TYPE, "kernel", problem.kernel = QPI_KERNEL_TILE); /* a GPU's */
-  BAD_PROBLEM(QPI_ERROR_VALUE, "flags", problem.flags = 2);
+  BAD_PROBLEM(QPI_ERROR_VALUE, "flags", problem.flags = 4);
   BAD_PROBLEM(QPI_ERROR_VALUE, "flags", problem.flags = 0x80000000u);
   BAD_PROBLEM(QPI_ERROR_VALUE, "illegal_below", problem.illegal_below = (float)NAN);
   BAD_PROBLEM(QPI_ERROR_VALUE, "illegal_below", problem.illegal_below = (float)INFINITY);

@@ -262,7 +262,6 @@ class TestState:
         ({"critic": "quantile"}, "support: a quantile critic has none"),
         ({"critic": "quantile", "support": None}, "atoms: required by a quantile critic"),
         ({"critic": "scalar", "support": None, "atoms": 3}, "atoms: 3, but a scalar critic has none"),
-        ({"support": None}, "support: required by a categorical critic"),
     ],
 )
 def test_combinations_that_make_no_sense_are_refused(options, message):

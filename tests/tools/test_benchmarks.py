@@ -24,6 +24,7 @@ from benchmarks.arrays import (
 from benchmarks.cases import (
     COMPILED_CASES,
     CPU_CASES,
+    FAMILY,
     GPU_CASES,
     MILLION,
     OPTIONS,
@@ -72,7 +73,7 @@ def test_every_regime_has_its_cases():
     wanted = [plain(rows) for rows in (32, 256, 1024, 4096, 16384, 65536, MILLION, 4 * MILLION)]
     wanted += [plain(4 * MILLION, dtype=dtype) for dtype in ("bfloat16", "float16")]
     wanted += [sized(shape, dtype) for shape in OTHER_SHAPES for dtype in ("float32", "bfloat16")]
-    wanted += [Case(MILLION, options=(option,)) for option in OPTIONS]
+    wanted += [Case(MILLION, options=(option,)) for option in (*OPTIONS, *FAMILY)]
     assert {row_key(case_fields(case)) for case in wanted} == measured
     assert {row_key(case_fields(case)) for case in COMPILED_CASES} <= measured
     assert [case.rows for case in CPU_CASES] == [65536, 256]
@@ -158,7 +159,7 @@ def case_dtype(case, array):
     return "bfloat16" if array.dtype == np.uint16 else array.dtype.name
 
 
-@pytest.mark.parametrize("options", [(), *((option,) for option in OPTIONS), OPTIONS])
+@pytest.mark.parametrize("options", [(), *((option,) for option in (*OPTIONS, *FAMILY)), OPTIONS])
 def test_the_library_is_near_the_reference(options):
     error = error_of(Case(7000, options=options))
     assert 0 < error["grad"] < 5e-6

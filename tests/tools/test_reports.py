@@ -82,7 +82,7 @@ def test_the_report_shows_what_there_is():
     ):
         assert part in text
     assert max(map(len, text.splitlines())) < 130
-    assert len(render(whole())) < 10000
+    assert len(render(whole())) < 12000
 
 
 def test_the_report_of_an_incomplete_result():
