@@ -29,6 +29,10 @@ def built_wheel(session: nox.Session) -> Path:
     return wheels[0]
 
 
+def adapter_tests(framework: str) -> list[str]:
+    return sorted(str(path) for path in Path("tests/adapters").glob(f"test_{framework}*.py"))
+
+
 @nox.session
 def lint(session: nox.Session) -> None:
     """Ruff, clang-format and cython-lint; `nox -s lint -- --fix` mends what they can mend."""
@@ -63,7 +67,15 @@ def torch(session: nox.Session) -> None:
     """Test the torch adapter and its examples against the wheel; apart, because torch is large."""
     path = built_wheel(session)
     session.install(f"{path}[torch-examples]", "hypothesis>=6.100", "ml_dtypes>=0.4", "pytest>=8")
-    session.run("python", "-m", "pytest", "tests/adapters", *session.posargs, env={"OMP_NUM_THREADS": "2"})
+    session.run("python", "-m", "pytest", *adapter_tests("torch"), *session.posargs, env={"OMP_NUM_THREADS": "2"})
+
+
+@nox.session
+def jax(session: nox.Session) -> None:
+    """Test the JAX adapter and its example against the wheel; apart, because JAX is large."""
+    path = built_wheel(session)
+    session.install(f"{path}[jax]", "flatbuffers", "hypothesis>=6.100", "pytest>=8")
+    session.run("python", "-m", "pytest", *adapter_tests("jax"), *session.posargs)
 
 
 @nox.session

@@ -41,6 +41,7 @@ def test_it_holds_what_embedders_need(archive):
         "qpi_distill/include/qpi_distill.hpp",
         *(f"qpi_distill/include/qpi_distill/{name}.h" for name in ("isv_manifest", "laws", "flight_manifest")),
         "qpi_distill/lib/libqpi_distill.so",
+        "qpi_distill/lib/libqpi_jax.so",
         "qpi_distill/lib/cmake/qpi_distill/qpi_distillConfig.cmake",
         "qpi_distill/lib/cmake/qpi_distill/qpi_distillConfigVersion.cmake",
         "qpi_distill/lib/cmake/qpi_distill/qpi_distillTargets.cmake",
