@@ -8,9 +8,14 @@ from collections.abc import Sequence
 from typing import Any, TextIO
 
 
+def lively(stream: TextIO) -> bool:
+    """Say whether `stream` is a terminal that takes more than plain text: not with NO_COLOR (https://no-color.org)."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
+
+
 def decorated(stream: TextIO) -> bool:
-    """Say whether `stream` is a terminal that rich may draw on, with rich installed."""
-    if not stream.isatty() or os.environ.get("TERM") == "dumb":
+    """Say whether `stream` is a terminal that rich may draw on, with rich installed and colours not refused."""
+    if not lively(stream):
         return False
     try:
         import rich  # noqa: F401
@@ -28,6 +33,17 @@ def heading(text: str) -> None:
         Console().print(Text(text, style="bold cyan"))
     else:
         print(text)
+
+
+def line(*parts: tuple[str, str]) -> None:
+    """Print a line of (text, style) to stdout."""
+    if decorated(sys.stdout):
+        from rich.console import Console
+        from rich.text import Text
+
+        Console().print(Text.assemble(*parts), soft_wrap=True, highlight=False)
+    else:
+        print("".join(text for text, _ in parts))
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> None:
@@ -77,11 +93,11 @@ class Silent:
 
 
 class Lines(Silent):
-    """Progress without rich: one line redrawn on a terminal, a line every tenth elsewhere."""
+    """Progress without rich: one line redrawn on a terminal; plain, a line every tenth."""
 
     def __init__(self, runs: int, stream: TextIO) -> None:
         super().__init__(runs)
-        self.stream, self.live = stream, stream.isatty()
+        self.stream, self.live = stream, lively(stream)
         self.shares: dict[str, float] = {}
         self.tenth = 0
         self.width = 0
@@ -160,9 +176,9 @@ class Bars(Silent):
 
 
 def progress(runs: int, *, quiet: bool, stream: TextIO | None = None) -> Silent:
-    """Return the progress display that suits `stream` (default stderr)."""
+    """Return the progress display that suits `stream` (default stderr): none where nobody is looking."""
     stream = stream or sys.stderr
-    if quiet:
+    if quiet or not stream.isatty():
         return Silent(runs)
     return Bars(runs, stream) if decorated(stream) else Lines(runs, stream)
 

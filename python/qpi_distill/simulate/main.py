@@ -99,7 +99,7 @@ def run_study(study: Study, processes: int = 1, *, quiet: bool = True) -> Iterat
         work = [study] * len(jobs)
         outcomes = (map if pool is None else pool.map)(_job, plants, arms, work)
         for number, ((name, arm), outcome) in enumerate(zip(jobs, outcomes, strict=True), 1):
-            if not quiet:
+            if not quiet and sys.stderr.isatty():
                 print(f"[{number}/{len(jobs)}]  {name}: {arm.name}", file=sys.stderr, flush=True)
             yield name, outcome
     finally:
