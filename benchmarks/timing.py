@@ -5,32 +5,22 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from qpi_distill.bench.timing import Timing, wall_time
 
 from .arrays import normal_block
 
 if TYPE_CHECKING:
     from .gpu import Gpu
 
+__all__ = ["Timing", "copy_tb_s", "graph_time", "host_time", "steps_per_graph", "wall_time"]
+
 REPLAY_US = 3000  # a graph holds about as many steps as take this long, so that its launch does not show
 MOST_STEPS = 1000
 BUDGET_MS = 100
 COPY_BYTES = (1 << 30, 2 << 30, 4 << 30)
-
-
-class Timing(NamedTuple):
-    """A time and how far its repetitions scatter."""
-
-    us: float  # the median
-    spread: float  # the middle half of them, as a share of the median
-
-    @classmethod
-    def of(cls, taken_us: Sequence[float]) -> Timing:
-        """The timing that these repetitions make."""
-        middle = statistics.median(taken_us)
-        low, _, high = statistics.quantiles(taken_us, n=4, method="inclusive")
-        return cls(middle, (high - low) / middle if middle else 0.0)
 
 
 def steps_per_graph(estimate_us: float, sets: int) -> int:
@@ -97,17 +87,3 @@ def host_time(
     finally:
         gc.enable()
     return Timing.of(taken[2:])
-
-
-def wall_time(step: Callable[[], None], steps: int, budget_s: float = 1.0) -> Timing:
-    """One step on the CPU, where `step` makes `steps` of them: at least 5 calls, after two that warm up."""
-    step()
-    begun = time.perf_counter()
-    step()
-    once = time.perf_counter() - begun
-    taken = []
-    for _ in range(min(max(round(budget_s / max(once, 1e-7)), 5), 2000)):
-        begun = time.perf_counter()
-        step()
-        taken.append(time.perf_counter() - begun)
-    return Timing.of([1e6 * seconds / steps for seconds in taken])

@@ -29,6 +29,7 @@ __all__ = [
     "DeviceRing",
     "DeviceState",
     "Memory",
+    "call",
     "current",
     "current_device",
     "device_count",
@@ -45,7 +46,7 @@ _PINNED_BYTES = 16384
 # ---- calls, contexts, capture ----------------------------------------------------------------------------------------
 
 
-def _call(function: Callable[..., tuple[Any, ...]], *arguments: Any) -> Any:
+def call(function: Callable[..., tuple[Any, ...]], *arguments: Any) -> Any:
     """Call into the driver and return what it gives, without the status."""
     status, *values = function(*arguments)
     if status != driver.CUresult.CUDA_SUCCESS:
@@ -55,7 +56,7 @@ def _call(function: Callable[..., tuple[Any, ...]], *arguments: Any) -> Any:
 
 def _initialise() -> None:
     try:
-        _call(driver.cuInit, 0)
+        call(driver.cuInit, 0)
     except RuntimeError as error:
         raise DeviceError(f"no GPU can be used: {error}") from error
 
@@ -63,7 +64,7 @@ def _initialise() -> None:
 def device_count() -> int:
     """Return how many GPUs this process sees."""
     _initialise()
-    return int(_call(driver.cuDeviceGetCount))
+    return int(call(driver.cuDeviceGetCount))
 
 
 def current_device() -> int:
@@ -76,15 +77,15 @@ def current_device() -> int:
 def current(ordinal: int) -> Iterator[Any]:
     """Make a GPU's primary context current for a while; what is done there is no part of anybody's stream capture."""
     _initialise()
-    before = _call(driver.cuCtxGetCurrent)
+    before = call(driver.cuCtxGetCurrent)
     device = Device(ordinal)
     device.set_current()
-    mode = _call(driver.cuThreadExchangeStreamCaptureMode, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
+    mode = call(driver.cuThreadExchangeStreamCaptureMode, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
     try:
         yield device
     finally:
-        _call(driver.cuThreadExchangeStreamCaptureMode, mode)
-        _call(driver.cuCtxSetCurrent, before)
+        call(driver.cuThreadExchangeStreamCaptureMode, mode)
+        call(driver.cuCtxSetCurrent, before)
 
 
 def device_of(address: int) -> int:
@@ -108,7 +109,7 @@ def require(ordinal: int, name: str, address: int) -> None:
     """Raise `BufferError` if an address is not memory that a GPU can use as its own."""
     found = device_of(address)
     managed = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_IS_MANAGED
-    if found != ordinal and not _call(driver.cuPointerGetAttribute, managed, address):
+    if found != ordinal and not call(driver.cuPointerGetAttribute, managed, address):
         raise BufferError(f"{name}: is on cuda:{found}, but the ISV is on cuda:{ordinal}")
 
 
@@ -133,12 +134,12 @@ def refuse_capture(ordinal: int, stream: int, what: str) -> None:
 def wait(ordinal: int, stream: int, other: int) -> None:
     """Make a stream wait for what another one has been given so far. The host does not wait."""
     with current(ordinal):
-        event = _call(driver.cuEventCreate, int(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING))
+        event = call(driver.cuEventCreate, int(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING))
         try:
-            _call(driver.cuEventRecord, event, other)
-            _call(driver.cuStreamWaitEvent, stream, event, 0)
+            call(driver.cuEventRecord, event, other)
+            call(driver.cuStreamWaitEvent, stream, event, 0)
         finally:
-            _call(driver.cuEventDestroy, event)
+            call(driver.cuEventDestroy, event)
 
 
 # ---- our own stream --------------------------------------------------------------------------------------------------
@@ -165,14 +166,14 @@ class _Side:
 
     def synchronize(self) -> None:
         """Wait on the host for this stream. Needs the context."""
-        _call(driver.cuStreamSynchronize, self.handle)
+        call(driver.cuStreamSynchronize, self.handle)
 
     def fetch(self, address: int, nbytes: int) -> bytes:
         """Copy device memory to the host after what this stream waits for. Needs the context and the lock."""
         if self._pinned[-1].size < nbytes:
             self._pinned.append(LegacyPinnedMemoryResource().allocate(2 * nbytes))
         target = int(self._pinned[-1].handle)
-        _call(driver.cuMemcpyDtoHAsync, target, address, nbytes, self.handle)
+        call(driver.cuMemcpyDtoHAsync, target, address, nbytes, self.handle)
         self.synchronize()
         return bytes(_core.host_memory(target, nbytes))
 
@@ -215,7 +216,7 @@ def upload(isv: Isv, data: bytes) -> Memory:
     side = _side(isv.device)
     with current(isv.device), side.lock:
         memory = Memory(side, len(data), isv.trace)
-        _call(driver.cuMemcpyHtoDAsync, memory.address, data, len(data), side.handle)
+        call(driver.cuMemcpyHtoDAsync, memory.address, data, len(data), side.handle)
         side.synchronize()
     return memory
 
@@ -237,7 +238,7 @@ class DeviceRing:
         with current(state.ordinal), side.lock:
             self.memory = Memory(side, 2 * _padded(nbytes), state.handle.trace)
             self.address = self.memory.address
-            _call(driver.cuMemsetD8Async, self.address, 0, nbytes, side.handle)
+            call(driver.cuMemsetD8Async, self.address, 0, nbytes, side.handle)
             side.synchronize()
 
     def read(self, stream: Any) -> bytes:
@@ -282,7 +283,7 @@ class DeviceState:
             self.memory = Memory(self._side, own + _padded(workspace_size) + snapshot + _padded(_isv.RECORD_SIZE))
             base = self.memory.address
             if slots is None:
-                _call(driver.cuMemsetD32Async, base, 0, own // 4, self._side.handle)
+                call(driver.cuMemsetD32Async, base, 0, own // 4, self._side.handle)
             self._side.synchronize()
         self.slots = base if slots is None else slots
         self.workspace = base + own
@@ -325,7 +326,7 @@ class DeviceState:
         """Clear device memory, in stream order."""
         with current(self.ordinal):
             handle, owner, source = self._ordered(stream, what)
-            _call(driver.cuMemsetD8Async, address, 0, nbytes, handle)
+            call(driver.cuMemsetD8Async, address, 0, nbytes, handle)
             if handle == self._side.handle:
                 self._side.synchronize()
             else:
@@ -345,7 +346,7 @@ class DeviceState:
             handle, _, _ = self._ordered(stream, what)
             for address, nbytes, copy in copies:
                 if nbytes:
-                    _call(driver.cuMemcpyDtoDAsync, copy, address, nbytes, handle)
+                    call(driver.cuMemcpyDtoDAsync, copy, address, nbytes, handle)
             if handle != self._side.handle:
                 wait(self.ordinal, self._side.handle, handle)
             return self._side.fetch(copies[0][2], sum(nbytes for _, nbytes, _ in copies))
@@ -356,7 +357,7 @@ class DeviceState:
             handle, owner, source = self.handle.order(stream)
             target = handle or self._side.handle
             for address, word in writes:
-                _call(driver.cuMemsetD32Async, address, word, 1, target)
+                call(driver.cuMemsetD32Async, address, word, 1, target)
             if handle:
                 self.handle.wrote(handle, owner, source)
             else:
@@ -367,7 +368,7 @@ class DeviceState:
         with current(self.ordinal):
             handle, owner, source = self._ordered(stream, "loading a state")
             # From pageable memory: the bytes have been taken when the call returns.
-            _call(driver.cuMemcpyHtoDAsync, self.workspace, data, len(data), handle)
+            call(driver.cuMemcpyHtoDAsync, self.workspace, data, len(data), handle)
             if handle == self._side.handle:
                 self._side.synchronize()
             else:

@@ -1,7 +1,8 @@
 """Find numbers in C, C++ and CUDA sources that should be slots of the state vector.
 
-`tokens` and `numbers` (the language), `structure` (where a literal stands), `vocabulary` (which names speak of control),
-`rules`, `suppressions` (by comment), `baseline` (what is known), `files`. The command is `qpi-distill isv audit`.
+`tokens` and `numbers` (the language), `structure` (where a literal stands), `vocabulary` (which names speak of
+control), `rules`, `suppressions` (by comment), `baseline` (what is known), `files`. The command is
+`qpi-distill isv audit`.
 """
 
 from __future__ import annotations

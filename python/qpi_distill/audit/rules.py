@@ -48,10 +48,10 @@ RULES = {
         Rule(
             "ISV002",
             "number beside a control-like name",
-            "A number that steers λ, τ, the KL or an average belongs into a slot: there it can be seen, changed while a "
-            "captured graph runs, and saved with the state. What an ISV is read into or written from counts as such a "
-            "name. Left alone are 0, 1, 2 and 1/2 in formulas (a bound that is the default of a slot is none), numbers "
-            "below 1e-6, which guard a division or a logarithm, bit operations, sizes, and lists of numbers.",
+            "A number that steers λ, τ, the KL or an average belongs into a slot: there it can be seen, changed while "
+            "a captured graph runs, and saved with the state. A slot that is read counts as such a name. Left alone "
+            "are 0, 1, 2 and 1/2 in formulas (a bound that is the default of a slot is none), numbers below 1e-6, "
+            "which guard a division or a logarithm, bit operations, sizes, and lists of numbers.",
             "tau = fmaxf(tau, 1e-3f);",
             "tau = fmaxf(tau, isv[TAU_MIN]);",
         ),
@@ -59,8 +59,8 @@ RULES = {
             "ISV003",
             "default of a slot, written as a number",
             "A function that has the state vector at hand computes with a number that is the default of a parameter. "
-            "Should that parameter be meant, setting it would not reach here. Round numbers from 0.1 on are too common to "
-            "say anything, except as bounds.",
+            "Should that parameter be meant, setting it would not reach here. Round numbers from 0.1 on are too "
+            "common to say anything, except as bounds.",
             "isv[OUT] = x * 0.998f;",
             "isv[OUT] = x * isv[LAM_DOWN];",
         ),
@@ -92,9 +92,9 @@ RULES = {
 _TRIVIAL = (0, 1, 2, 0.5)
 _GUARD = 1e-6  # below it a number keeps a division or a logarithm defined
 _ROUND = 0.1  # from it on a number of one digit is too common to mean a slot
-_BITWISE = frozenset("% << >> & | ^ ~ %= <<= >>= &= |= ^=".split())
-_ARITHMETIC = frozenset("+ - * / < > <= >= == != += -= *= /=".split())
-_CONST = frozenset("const constexpr constinit".split())
+_BITWISE = frozenset(["%", "<<", ">>", "&", "|", "^", "~", "%=", "<<=", ">>=", "&=", "|=", "^="])
+_ARITHMETIC = frozenset(["+", "-", "*", "/", "<", ">", "<=", ">=", "==", "!=", "+=", "-=", "*=", "/="])
+_CONST = frozenset(["const", "constexpr", "constinit"])
 _BUS = {index: name for name, index in Layout.bus().to_dict().items()}
 
 
@@ -146,10 +146,12 @@ def findings_in(source: str, buffers: Collection[str] = ()) -> tuple[list[Findin
         # An apostrophe in a line that the preprocessor drops is no character.
         if not token.closed and token.kind != "char":
             finding = _finding("ISV900", token, f"a {token.kind} that has no end", None, literal="")
-            found[finding[1:3] + ("ISV900",)] = finding
+            found[finding.line, finding.column, finding.rule] = finding
     kept = [f for f in found.values() if not suppressions.allow(f.rule, f.line)]
     for token, why in suppressions.wrong:
-        kept.append(_finding("ISV900", token, f"a comment to the audit that is not understood: {why}", None, literal=""))
+        kept.append(
+            _finding("ISV900", token, f"a comment to the audit that is not understood: {why}", None, literal="")
+        )
     return sorted(kept, key=lambda f: f[1:3]), len(found) + len(suppressions.wrong) - len(kept)
 
 
@@ -226,7 +228,9 @@ class _Audit:
                 yield _finding("ISV004", token, text, slot.name)
             else:
                 near = f"; slot {slot.name} may be what it is" if slot is not None else ""
-                yield _finding("ISV005", token, f"{name} = {token.text} is a control constant{near}", slot and slot.name)
+                yield _finding(
+                    "ISV005", token, f"{name} = {token.text} is a control constant{near}", slot and slot.name
+                )
         elif equal and self.anywhere and number.real and _tells(value) and not STRUCTURE & set(words_of(name)):
             names = " or ".join(slot.name for slot in equal)
             text = f"{name} = {token.text} is the default of slot {names}"

@@ -16,21 +16,30 @@ __all__ = ["Define", "Function", "Index", "Item", "Segment", "Structure", "struc
 #: Functions whose arguments belong to one thought: a number beside a name in them is beside it.
 MATHEMATICS = frozenset(
     f"{prefix}{name}{suffix}"
-    for name in ("min", "max", "fmin", "fmax", "clamp", "pow", "lerp", "fma", "exp", "exp2", "expm1", "log", "log1p")
-    + ("sqrt", "rsqrt", "tanh", "abs", "fabs", "saturate")
+    for name in (
+        *("min", "max", "fmin", "fmax", "clamp", "saturate", "lerp", "fma", "abs", "fabs"),
+        *("pow", "sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log1p", "tanh"),
+    )
     for prefix in ("", "__")
     for suffix in ("", "f", "_rn")
 )
 _CASTS = frozenset(
-    "float double half T scalar_t __half __nv_bfloat16 static_cast int unsigned __float2half __float2bfloat16".split()
+    (
+        *("float", "double", "half", "T", "scalar_t", "__half", "__nv_bfloat16", "static_cast", "int"),
+        *("unsigned", "__float2half", "__float2bfloat16"),
+    )
 )
 # What stands in the brackets after these is no arithmetic of the program.
 _NO_ARITHMETIC = frozenset(
-    "__launch_bounds__ __maxnreg__ __cluster_dims__ __block_size__ __attribute__ __declspec __align__ alignas alignof "
-    "sizeof decltype static_assert _Static_assert asm __asm__ __asm noexcept volatile _Pragma __pragma for".split()
+    (
+        *("__launch_bounds__", "__maxnreg__", "__cluster_dims__", "__block_size__", "__attribute__"),
+        *("__declspec", "__align__", "alignas", "alignof", "sizeof", "decltype", "static_assert"),
+        *("_Static_assert", "asm", "__asm__", "__asm", "noexcept", "volatile", "_Pragma", "__pragma"),
+        *("for",),
+    )
 )
-_CONTROL_FLOW = frozenset("if while switch return catch".split())
-_TYPE_BLOCKS = frozenset("struct class union namespace extern concept".split())
+_CONTROL_FLOW = frozenset(["if", "while", "switch", "return", "catch"])
+_TYPE_BLOCKS = frozenset(["struct", "class", "union", "namespace", "extern", "concept"])
 _TEMPLATE_PUNCT = frozenset(("::", ",", "*", "&", "...", "(", ")", "[", "]", "-", "+", ".", "=", ":"))
 _AFTER_TEMPLATE = frozenset(("(", "::", "{", ";", ",", ")", "<<<", "&", "*", "&&", ">", "..."))
 _MOST_TEMPLATE_TOKENS = 200
@@ -211,8 +220,10 @@ class _Walk:
         labelled = before is not None and before.text == ":"
         if frame.block and "enum" in head and not assigned:
             inner = _Frame(closer, None, commas_part=True, block=True, enumeration=True, function=frame.function)
-        elif frame.block and not assigned and (
-            not frame.head or labelled or head & _TYPE_BLOCKS or ")" in head or first in ("else", "do", "try")
+        elif (
+            frame.block
+            and not assigned
+            and (not frame.head or labelled or head & _TYPE_BLOCKS or ")" in head or first in ("else", "do", "try"))
         ):
             function = frame.function
             if function is None and ")" in head and not head & _TYPE_BLOCKS - {"extern"}:
@@ -287,7 +298,7 @@ class _Walk:
 
 
 def _template_end(code: Sequence[Token], at: int) -> int:
-    """Return where the template arguments that may begin at `at` end (past their bracket), or 0 where there are none."""
+    """Return where the template arguments that may begin at `at` end, past their bracket, or 0 where there are none."""
     depth, brackets = 0, 0
     for i in range(at, min(len(code), at + _MOST_TEMPLATE_TOKENS)):
         token = code[i]

@@ -1,10 +1,10 @@
 """Comments that speak to the audit.
 
-    // qpi-audit: allow ISV002 why            this line; alone on its line: the next line of code
-    // qpi-audit: allow ISV002, ISV003 why    several rules; no rule: all of them
-    // qpi-audit: off                         from here on, until
-    // qpi-audit: on
-    // qpi-audit: allow-file ISV004 why       the whole file
+// qpi-audit: allow ISV002 why            this line; alone on its line: the next line of code
+// qpi-audit: allow ISV002, ISV003 why    several rules; no rule: all of them
+// qpi-audit: off                         from here on, until
+// qpi-audit: on
+// qpi-audit: allow-file ISV004 why       the whole file
 """
 
 from __future__ import annotations

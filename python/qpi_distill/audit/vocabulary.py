@@ -12,13 +12,20 @@ __all__ = ["CONTROL", "STRUCTURE", "defaults_equal_to", "is_code", "is_control",
 
 #: Words of the loop. A name with one of them is a control-like name.
 CONTROL = frozenset(
-    "lam lambda tau temperature kl ema alpha tolerance distill warmup ramp decay slew gain deadzone deadband".split()
+    (
+        *("lam", "lambda", "tau", "temperature", "kl", "ema", "alpha", "tolerance", "distill"),
+        *("warmup", "ramp", "decay", "slew", "gain", "deadzone", "deadband"),
+    )
 )
 #: Words of layout and size. A name with one of them is none, whatever else is in it.
 STRUCTURE = frozenset(
-    "index indices idx slot slots offset size sizes count counts num n dim dims id ids stride block blocks thread "
-    "threads warp warps lane lanes width height bit bits mask align alignment version code bytes rows cols columns "
-    "capacity len length word words law stat".split()
+    (
+        *("index", "indices", "idx", "slot", "slots", "offset", "size", "sizes", "count", "counts"),
+        *("num", "n", "dim", "dims", "id", "ids", "stride", "block", "blocks", "thread", "threads"),
+        *("warp", "warps", "lane", "lanes", "width", "height", "bit", "bits", "mask", "align"),
+        *("alignment", "version", "code", "bytes", "rows", "cols", "columns", "capacity", "len"),
+        *("length", "word", "words", "law", "stat"),
+    )
 )
 
 # Those that other fields use as well.

@@ -63,7 +63,7 @@ def assignment(text: str) -> tuple[str, float | int | str]:
 
 def environment(text: str) -> str:
     """Argument type: one of the demo's environments, in any case; "breakout" or "cartpole" will do."""
-    from .demo.config import PRESETS
+    from ..demo.config import PRESETS
 
     for name in PRESETS:
         short = re.sub(r"^minatar/|-v\d+$", "", name.lower())

@@ -104,8 +104,8 @@ def _cases(commands: list[Command]) -> Iterator[str]:
         files = [n for o in command.options if o.takes == "file" for n in (o.names or ("-",))]
         values = [n for o in command.options if o.takes == "value" and o.names for n in o.names]
         yield f"    {_quoted(' '.join(command.words))})"
-        yield f"      words={_quoted(' '.join(words))} files={_quoted(' '.join(files))} values={_quoted(' '.join(values))}"
-        yield f"      commands={_quoted(' '.join(command.commands))}"
+        for name, listed in (("words", words), ("files", files), ("values", values), ("commands", command.commands)):
+            yield f"      {name}={_quoted(' '.join(listed))}"
         chosen = [o for o in command.options if o.names and o.choices]
         if chosen:
             yield '      case "$1" in'
@@ -172,10 +172,8 @@ _ZSH = (
     + _SHARED
     + r"""
 _qpi_distill() {{
-  local words_before files values commands choices use_files
-  local -a line
-  line=("${{(@)words[1,CURRENT-1]}}")
-  local words
+  local -a line=("${{(@)words[1,CURRENT-1]}}")
+  local words files values commands choices use_files
   _qpi_distill_find "${{line[@]}}"
   compadd -- ${{=words}}
   [[ -n "$use_files" ]] && _files
@@ -183,7 +181,7 @@ _qpi_distill() {{
 }}
 if [[ "$funcstack[1]" = "_qpi-distill" ]]; then
   _qpi_distill "$@"
-else
+elif (( $+functions[compdef] )); then
   compdef _qpi_distill qpi-distill
 fi
 """

@@ -76,9 +76,7 @@ def _show(args: argparse.Namespace, show: argparse.ArgumentParser) -> int:
         high = "inf" if slot["high"] is None else f"{slot['high']:g}"
         where = f"{slot['native']}" if slot["bus"] is None else f"{slot['native']} / {slot['bus']}"
         bounds = "" if slot["role"] == "output" else f"{slot['low']:g} to {high}"
-        rows.append(
-            [slot["name"], slot["type"], slot["role"], default, bounds, slot["unit"], where, slot["meaning"]]
-        )
+        rows.append([slot["name"], slot["type"], slot["role"], default, bounds, slot["unit"], where, slot["meaning"]])
     terminal.table(["slot", "type", "role", "default", "range", "unit", "native / bus", "meaning"], rows)
     return 0
 
