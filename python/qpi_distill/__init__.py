@@ -11,7 +11,10 @@ Arrays come from NumPy, torch, CuPy, JAX (inputs), Numba or anything with DLPack
 are raw pointers (`pointer`). Importing this package imports neither a framework nor CUDA.
 """
 
+from os import environ as _environ
+
 from . import _core, errors
+from ._log import log_library as _log_library
 from .arrays import linspace, pointer
 from .distiller import Distiller, Statistic
 from .errors import CaptureError, CudaError, DeviceError, FaultError, QpiError
@@ -52,3 +55,9 @@ __all__ = [
     "seed_lambda_controller",
     "step",
 ]
+
+_log_library(__version__)
+if _environ.get("QPI_DISTILL_NVTX") == "1":
+    from . import nvtx as _nvtx
+
+    _nvtx.enable()

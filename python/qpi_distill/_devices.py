@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from . import _core
+from ._log import logger
 from .errors import DeviceError
 
 if TYPE_CHECKING:
@@ -24,7 +25,10 @@ def why_no_gpu() -> str | None:
     import json
 
     gpu = json.loads(_core.build_info())["gpu"]
-    return None if gpu["usable"] else str(gpu["reason"])
+    if gpu["usable"]:
+        return None
+    logger.debug("no GPU is used: %s", gpu["reason"])
+    return str(gpu["reason"])
 
 
 def ordinal_of(device: Any) -> int:

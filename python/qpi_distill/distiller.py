@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from . import _arrays, _core, _pointer
 from ._devices import CPU
+from ._log import logger
 from .arrays import bound_of, index_of, real_of
 from .isv import ISV, fault_names
 
@@ -27,6 +29,7 @@ _SUMMARY = (
     "pi_at_qstar",
     "overlap",
 )
+_SHOWN_ROWS = (256, 4096, 1 << 20)  # whose kernels are logged
 _RECORD = np.dtype(
     [
         ("weighted_kl", "<f8"),
@@ -230,6 +233,9 @@ class Distiller(_core.Operator):
         self._isv = isv
         self._shape = (source.actions, source.atoms)
         self._dtypes = (q_dtype, pi_dtype, grad_dtype)
+        if logger.isEnabledFor(logging.DEBUG):
+            for rows in _SHOWN_ROWS:
+                logger.debug("%r: a step on %d rows runs %s", self, rows, self.explain(rows))
 
     @property
     def isv(self) -> ISV:

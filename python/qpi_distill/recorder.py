@@ -34,8 +34,8 @@ _DTYPE = np.dtype(
     }
 )
 # Means over the batch that are negative where nobody has measured them.
-_MEASURES = tuple(s.name for s in _isv.SLOTS if s.role == "state" and s.default == -1)
-_SCALARS = tuple(name for name, kind, _ in _isv.FLIGHT_FIELDS if name != "commits" and kind != "u32")
+MEASURES = tuple(s.name for s in _isv.SLOTS if s.role == "state" and s.default == -1)
+_SCALARS = tuple(name for name, _, _ in _isv.FLIGHT_FIELDS if name != "commits")  # commits is the step
 _CODES = ("lam_law", "tau_law", "reason", "tau_reason")
 
 
@@ -54,7 +54,7 @@ class Recorder:
     isv : ISV
         What to record; it can have one recorder at a time. The commits so far are not recorded.
     capacity : int
-        Records that the ring holds, of 104 bytes each. Default: 4096.
+        Records that the ring holds, of 112 bytes each. Default: 4096.
     keep : bool
         Whether drained records are kept for `records` and the writers. Otherwise only `drain` returns them.
 
@@ -190,6 +190,8 @@ class Recorder:
     def to_tensorboard(self, writer: Any, records: Records | None = None, *, prefix: str = "qpi/") -> None:
         """Write records as scalars, one tag a field, at the step that is the commit's number.
 
+        Laws and reasons are codes, faults bits; measures that were not taken are left out.
+
         Parameters
         ----------
         writer : SummaryWriter, str or Path
@@ -214,9 +216,9 @@ class Recorder:
                 own.close()
             return
         steps = records["commits"].tolist()
-        for name in (*_SCALARS, "reason", "tau_reason", "faults"):
+        for name in _SCALARS:
             for step, value in zip(steps, records[name].tolist(), strict=True):
-                if name not in _MEASURES or value >= 0:
+                if name not in MEASURES or value >= 0:
                     writer.add_scalar(f"{prefix}{name}", value, step)
 
     def to_png(self, path: str | Path, records: Records | None = None) -> None:
@@ -251,7 +253,7 @@ def _write_csv(file: Any, records: Records) -> None:
             values = [" ".join(fault_names(bits)) for bits in values]
         elif records.dtype[name].kind == "f":
             # the shortest text that gives the same float32 back
-            values = ["" if name in _MEASURES and x < 0 else str(x) for x in records[name]]
+            values = ["" if name in MEASURES and x < 0 else str(x) for x in records[name]]
         columns.append(values)
     writer.writerows(zip(*columns, strict=True))
 

@@ -509,9 +509,25 @@ def replace_history(run, name, value):
 NUMBERS = {"episode_return": 1.0, "lam": 0.1, "kl_ema": 0.2, "agreement": 0.5}
 
 
-@pytest.mark.parametrize("runs", [1, 3])
-def test_progress_without_a_terminal(runs):
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_no_progress_without_a_terminal():
     stream = io.StringIO()
+    with terminal.progress(1, quiet=False, stream=stream) as display:
+        display.update("run", 0.5, NUMBERS)
+        display.finish("run", NUMBERS, 2.0)
+    assert stream.getvalue() == ""
+
+
+@pytest.mark.parametrize("runs", [1, 3])
+@pytest.mark.parametrize("refusal", [("NO_COLOR", "1"), ("TERM", "dumb")])
+def test_plain_progress_on_a_terminal_that_refuses_more(runs, refusal, monkeypatch):
+    monkeypatch.setenv(*refusal)
+    stream = Terminal()
+    assert not terminal.decorated(stream)
     with terminal.progress(runs, quiet=False, stream=stream) as display:
         for i in range(runs):
             for share in np.linspace(0.05, 1, 20):
@@ -522,6 +538,13 @@ def test_progress_without_a_terminal(runs):
     assert "\r" not in text
     assert len(text.splitlines()) == (10 if runs == 1 else 3)
     assert "λ 0.100" in text
+
+
+def test_an_empty_no_color_refuses_nothing(monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "")
+    monkeypatch.setenv("TERM", "xterm")
+    assert terminal.lively(Terminal())
+    assert not terminal.lively(io.StringIO())
 
 
 def test_progress_with_rich():

@@ -41,7 +41,7 @@ def number_of(text: str) -> Number | None:
         return _real(match[1], match["suffix"], float, decimal=True)
     if (match := _INTEGER.fullmatch(plain)) and _INTEGER_SUFFIX.fullmatch(match["suffix"] or ""):
         digits = match["digits"].lower()
-        if len(digits) > 64:  # beyond any type, and slow to convert
+        if len(digits) > 80:  # beyond any type, and slow to convert
             return None
         if digits.startswith(("0x", "0b")):
             return Number(int(digits, 0), False, False)

@@ -61,8 +61,8 @@ RULES = {
             "A function that has the state vector at hand computes with a number that is the default of a parameter. "
             "Should that parameter be meant, setting it would not reach here. Round numbers from 0.1 on are too "
             "common to say anything, except as bounds.",
-            "isv[OUT] = x * 0.998f;",
-            "isv[OUT] = x * isv[LAM_DOWN];",
+            "y = x * 0.998f;",
+            "y = x * isv[LAM_DOWN];",
         ),
         Rule(
             "ISV004",

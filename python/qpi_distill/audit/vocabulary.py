@@ -102,8 +102,8 @@ def slot_for(names: Iterable[str], value: float, hints: Iterable[str] = ()) -> S
     for slot in SLOTS:
         words = set(slot.name.split("_"))
         shared, equal = len(words & told), _has_default(slot, value)
-        # One word alone is the name itself.
-        if slot.role == "output" or not shared or (shared < 2 and not equal):
+        # One word alone is the name itself, and a state is no number that one writes down.
+        if not shared or not (equal or (shared > 1 and slot.role == "param")):
             continue
         score = 4 * equal + 2 * shared - len(words - told)
         if score > most:

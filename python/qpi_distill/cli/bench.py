@@ -21,8 +21,8 @@ def add(commands: Any) -> None:
         "bench",
         help="how fast a step is on this machine",
         description="Time the plain step on this machine. Warm: on inputs that are in the last-level cache, as when "
-        "the network has just written them; cold: on inputs that are not. On a GPU the step is timed within a CUDA graph, "
-        "on the CPU as a bound call.",
+        "the network has just written them; cold: on inputs that are not. A GPU is timed within a CUDA graph, "
+        "the CPU by bound calls.",
     )
     add = bench.add_argument
     add("--device", type=device, help="cpu, cuda or cuda:N (default: a GPU if there is one)")
