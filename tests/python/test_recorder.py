@@ -260,6 +260,8 @@ def test_tensorboard(flown, monkeypatch, tmp_path):
     agreement = [step for tag, _, step in writer.events if tag == "a/agreement"]
     assert agreement == list(range(6, 22))
     assert not any(tag == "a/prior_kl" for tag, _, _ in writer.events)
+    measured = {name for name in FIELDS if name != "commits" and (flown.records[name] >= 0).any()}
+    assert {tag.removeprefix("a/") for tag, _, _ in writer.events} == measured >= {"lam_law", "tau_law", "faults"}
     assert not writer.closed
 
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
