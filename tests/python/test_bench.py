@@ -24,7 +24,8 @@ def test_json(capsys):
     assert answer["copy_gb_s"] > 0.1
     assert answer["cache_bytes"] > 0
     steps = answer["steps"]
-    assert [(step["rows"], step["cache"]) for step in steps] == [(64, "warm"), (64, "cold"), (3, "warm"), (3, "cold")]
+    assert [step["rows"] for step in steps] == [64, 64, 3, 3]
+    assert [step["cache"] == "warm" for step in steps] == [True, False, True, False]
     for step in steps:
         assert step["bytes"] == 4 * step["rows"] * 5 * (7 + 3)
         assert step["median_us"] > 0
@@ -64,6 +65,7 @@ class Small(cpu.Cpu):
     ("rows", "room", "expected"),
     [
         (64, 1 << 30, [("warm", 1), ("cold", 63)]),
+        (1, 1 << 30, [("warm", 1), ("partly cold", 1024)]),
         (512, 3 << 20, [("warm", 1), ("cold", 5)]),
         (512, 1 << 20, [("warm", 1), ("partly cold", 1)]),
         (1500, 16 << 20, [("cold", 3)]),

@@ -33,6 +33,10 @@ def trained(steps=5, summary=True, **values):
     return isv, recorder
 
 
+def reasons_of(samples, of):
+    return {dict(k[1:])["reason"]: n for k, n in samples.items() if k[0].endswith("reasons_total") and ("of", of) in k}
+
+
 def parsed(text):
     """Return {(name, labels): value} and {family: (type, help)}, as the official client reads the text."""
     parser = pytest.importorskip("prometheus_client.parser")
@@ -59,10 +63,9 @@ def test_every_field_is_told():
             assert samples["q_law", ("law", getattr(values, slot)), ("of", of)] == 1
         elif field in ("reason", "tau_reason"):
             of = "lam" if field == "reason" else "tau"
-            counted = {dict(key[1:])["reason"]: n for key, n in samples.items() if ("of", of) in key and len(key) == 3}
-            counted.pop("", None)
+            counted = reasons_of(samples, of)
             names, counts = np.unique([code_name(field, c) for c in recorder.records[field]], return_counts=True)
-            assert {name: counted[name] for name in names} == dict(zip(names, counts, strict=True))
+            assert counted == dict(zip(names, counts, strict=True))
         elif field == "faults":
             faults = {dict(key[1:])["fault"] for key in samples if key[0] == "q_fault"}
             assert faults == set(_isv.FAULTS)
@@ -81,10 +84,6 @@ def test_every_field_is_told():
     for name, (kind, text) in families.items():
         assert text, name
         assert kind in ("gauge", "counter")
-
-
-def reasons_of(samples, of):
-    return {dict(k[1:])["reason"]: n for k, n in samples.items() if k[0].endswith("reasons_total") and ("of", of) in k}
 
 
 def test_reasons_are_counted_over_updates():

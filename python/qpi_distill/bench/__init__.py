@@ -23,6 +23,7 @@ _ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 _BLOCK = 1 << 18  # values that the arrays repeat
 _CACHES = 4  # a cold measurement goes through several times the cache
 _FEWEST_CACHES = 2  # less, and some of it is warm
+_MOST_SETS = 1024  # more would measure the cache misses of Python
 
 
 class Shape(NamedTuple):
@@ -46,7 +47,7 @@ class Measurement(NamedTuple):
     ----------
     rows : int
     cache : {"warm", "cold", "partly cold"}
-        Partly cold: memory did not suffice for inputs of twice the cache.
+        Partly cold: neither memory nor 1024 sets of inputs sufficed for twice the cache.
     kernel : str
         Which kernel ran, on which grid, and why.
     median_us, spread : float
@@ -117,7 +118,7 @@ def measure(
     if shape.bytes > memory:
         raise MemoryError(f"{shape.rows} rows take {shape.bytes} bytes; {memory} may be taken here")
     wanted = max(math.ceil(_CACHES * on.cache_bytes / shape.bytes), 1)
-    count = max(min(wanted, memory // shape.bytes), 1)
+    count = max(min(wanted, memory // shape.bytes, _MOST_SETS), 1)
     cold = "cold" if count * shape.bytes >= _FEWEST_CACHES * on.cache_bytes else "partly cold"
     plans: list[tuple[Any, int]] = [(cold, count)]
     if shape.bytes <= on.cache_bytes:

@@ -126,4 +126,4 @@ def _print(about: dict[str, Any], found: list[Any]) -> None:
     for rows_, kernel in {one.rows: one.kernel for one in found}.items():
         print(f"{rows_:,} rows: {kernel}")
     if any(one.cache == "partly cold" for one in found):
-        print("Partly cold: there is no memory for inputs of twice the cache, so that some of it was still there.")
+        print("Partly cold: the inputs that take turns are less than twice the cache, so that some were still there.")
