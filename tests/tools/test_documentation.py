@@ -55,7 +55,7 @@ def test_snippets_run_in_order(page, tmp_path, monkeypatch):
             exec(code, names)
 
 
-@pytest.mark.parametrize("name", ["arrays", "distiller", "functions", "isv", "layout", "recorder"])
+@pytest.mark.parametrize("name", ["arrays", "distiller", "functions", "isv", "layout", "prometheus", "recorder"])
 def test_examples_of_docstrings(name):
     module = importlib.import_module(f"qpi_distill.{name}")
     outcome = doctest.testmod(module, extraglobs={"qpi": qpi}, optionflags=doctest.ELLIPSIS)
