@@ -105,6 +105,9 @@ def test_what_a_careful_reader_finds():
         ("x = fmaxf(isv[TAU], 1e-3f);", [("ISV002", "1e-3f", "tau_min")]),
         ("x = T(0.7) * lambda;", [("ISV002", "0.7", None)]),
         ("ema = 0.95f * ema + 0.05f * s;", [("ISV002", "0.95f", None), ("ISV002", "0.05f", None)]),
+        ("x = CLAMP(lambda, 0.05f, 1.0f);", [("ISV002", "0.05f", "lam_min"), ("ISV002", "1.0f", "lam_max")]),
+        ("smooth(&kl_ema, x, 0.03f);", [("ISV002", "0.03f", None)]),
+        ("update_lambda(y, -x, 1.25f, 64);", [("ISV002", "1.25f", None)]),
         ("if (x > y && kl_ema < 0.3f) {}", [("ISV002", "0.3f", None)]),
         ("lam = lam * 1.\\\n25f;", [("ISV002", "1.25f", None)]),
         ("switch (m) { case 3: { tau *= 1.75f; } }", [("ISV002", "1.75f", None)]),
@@ -131,6 +134,8 @@ def test_found(line, expected):
         "x = 2.0f * tau + 0.5f * kl - 1.0f;",
         "float tau_buffer[32]; x = tau_buffer[17];",
         "x = kl / fmaxf(total, 1e-12f);",
+        "int i = ISV_BASE + 4; const int ISV_KL = 12;",
+        "smooth(&value, x, 0.03f); launch(lambda, 256, 1.0f);",
         "k2<<<128, 64, 0, stream>>>(lambda, 33);",
         "x = kernel<11, 21>(lambda, 64);",
         "lambda = static_cast<float>(kl) * 1.0f;",
@@ -152,6 +157,7 @@ def test_the_preprocessor():
     assert found("#if KL_VERSION >= 3\n#endif\n#include <lambda_1.2f>\n#error don't\n") == []
     assert found("#define UP(x) \\\n  (lambda * 1.21f)\n") == [("ISV002", "1.21f", None)]
     assert found("#define LAMBDA_UP (1.21f) // 3.0f\n") == [("ISV005", "1.21f", "lam_up")]
+    assert found("#define LIST(X) X(lam_up, 1.2, 3.0) X(tau, 0.7, 5.0)\n") == []  # a table, not arithmetic
     assert found("#define TAU_SLOT 487\n#define KL_STATE 488\n") == []
     assert found("#define LAW_KL 2\n#define ALPHA_MODE 3\n") == []
 

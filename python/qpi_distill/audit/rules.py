@@ -43,7 +43,7 @@ RULES = {
             "A number says nothing about the slot, and goes on compiling when the layout changes. A name, or the index "
             "from qpi_layout, does neither.",
             "float lam = isv[486];",
-            "float lam = isv[layout.index[QPI_LAM]];",
+            "float lam = isv[layout.index[QPI_SLOT_lam]];",
         ),
         Rule(
             "ISV002",
@@ -218,8 +218,8 @@ class _Audit:
         value = sign * number.value
         if not number.decimal or value == 0 or (number.real and abs(value) < _GUARD):
             return
-        if not number.real and (name in self.indexing or value in _BUS or is_code(name)):  # the name of an index
-            return
+        if not number.real and (name in self.indexing or value in _BUS or is_code(name) or is_state(name)):
+            return  # the name of an index
         equal = defaults_equal_to(value)
         if is_control(name):
             slot = slot_for([name], value)
@@ -251,23 +251,25 @@ class _Audit:
                 continue
             before = items[at - 1].token.text if at else ""
             after = items[at + 1].token.text if at + 1 < len(items) else ""
-            if before == "+" and at > 1 and self.is_state(items[at - 2].token.text) and not number.real:
-                yield self.bare_index(item.token, f"{items[at - 2].token.text}[{item.token.text}]")
+            base = items[at - 2].token.text if before == "+" and at > 1 else ""
+            if self.is_state(base) and not base.isupper() and not number.real:
+                yield self.bare_index(item.token, f"{base}[{item.token.text}]")
                 continue
             if before in _BITWISE or after in _BITWISE or (before == ":" and "?" not in [i.token.text for i in items]):
                 continue
-            bound = "min" if "max" in item.call else "max" if "min" in item.call else ""
-            hints = [bound] if bound else []
+            hints = [end for end, call in (("min", "max"), ("max", "min")) if call in item.call or "clamp" in item.call]
             if number.real and number.value < _GUARD:
                 continue
             beside = control + (read if number.real else [])
+            if number.real and len(items) == 1 and segment.function is not None:  # a list of macros is a table
+                beside = sorted(filter(is_control, segment.call_names))
             if beside and not self.is_trivial(number.value, beside, hints):
                 slot = slot_for(beside, number.value, hints)
                 near = f"; slot {slot.name} may be what it is" if slot is not None else ""
                 text = f"{item.token.text} beside {beside[0]} is a number of the control loop{near}"
                 yield _finding("ISV002", item.token, text, slot and slot.name)
             elif not beside and number.real and number.value not in _TRIVIAL and self.has_state(segment.function):
-                equal = defaults_equal_to(number.value) if bound or _tells(number.value) else []
+                equal = defaults_equal_to(number.value) if hints or _tells(number.value) else []
                 if equal and (item.call not in ("", "{") or before in _ARITHMETIC or after in _ARITHMETIC):
                     names_ = " or ".join(slot.name for slot in equal)
                     text = f"{item.token.text} is the default of slot {names_}, which this function could read"

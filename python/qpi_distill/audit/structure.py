@@ -67,6 +67,8 @@ class Segment:
 
     items: list[Item]
     function: Function | None
+    #: Names of the call that it is an argument of, the other arguments included.
+    call_names: set[str] = field(default_factory=set)
     enumerator: bool = False  # the codes of an enumeration are no numbers of the loop
 
 
@@ -148,6 +150,7 @@ class _Frame:
     closer: str
     segment: Segment | None  # where its tokens go; None: nowhere
     call: str = ""
+    names: set[str] = field(default_factory=set)  # of a call: its own and those in its arguments
     commas_part: bool = False  # whether commas begin a new segment
     base: Token | None = None  # of an index
     tokens: list[Token] = field(default_factory=list)  # what is in it
@@ -203,12 +206,13 @@ class _Walk:
         elif silent or token.text == "<<<" or name in _NO_ARITHMETIC:
             self.stack.append(_Frame(closer, None, function=function))
         elif token.text == "(":
-            if name and name not in MATHEMATICS and name not in _CASTS:
-                inner = _Frame(closer, None, commas_part=name not in _CONTROL_FLOW, function=function)
+            if name and name.lower() not in MATHEMATICS and name not in _CASTS:
+                call = name not in _CONTROL_FLOW
+                inner = _Frame(closer, None, names={name} if call else set(), commas_part=call, function=function)
                 self._new_segment(inner)
                 self.stack.append(inner)
             else:
-                call = name if name in MATHEMATICS else frame.call
+                call = name.lower() if name.lower() in MATHEMATICS else frame.call
                 self.stack.append(_Frame(closer, frame.segment, call=call, function=function))
         else:
             self._open_brace(frame, closer, before)
@@ -273,6 +277,8 @@ class _Walk:
             frame.function.names.add(token.text)
         if frame.segment is None:
             return
+        if frame.names and token.kind == "name":
+            frame.names.add(token.text)
         splits = token.kind == "punct" and (
             token.text in (";", "&&", "||") or (token.text == "," and frame.commas_part)
         )
@@ -293,7 +299,7 @@ class _Walk:
                 outer.segment = frame.segment
 
     def _new_segment(self, frame: _Frame) -> None:
-        frame.segment = Segment([], frame.function, frame.enumeration)
+        frame.segment = Segment([], frame.function, frame.names, frame.enumeration)
         self.found.segments.append(frame.segment)
 
 

@@ -24,7 +24,7 @@ _RAW_OPEN = re.compile(r'(?:u8|[uUL])?R"([^ ()\\\t\v\f\r\n]{0,16})\(')
 _TOKEN = re.compile(
     r"(?P<newline>\r\n|\n|\r)"
     r"|(?P<space>[ \t\f\v]+)"
-    r"|(?P<comment>//[^\r\n]*|/\*(?:.|\n)*?(?:\*/|\Z))"
+    r"|(?P<comment>//[^\r\n]*|/\*.*?(?:\*/|\Z))"
     rf"|(?P<raw_string>{_RAW_OPEN.pattern})"
     r'|(?P<string>(?:u8|[uUL])?"(?:[^"\\\r\n]|\\[^\r\n])*(?:"|\\?(?=[\r\n]|\Z)))'
     r"|(?P<char>(?:u8|[uUL])?'(?:[^'\\\r\n]|\\[^\r\n])*(?:'|\\?(?=[\r\n]|\Z)))"
