@@ -26,8 +26,7 @@ BlockCall block_call(const RowsArgs& rows, const FinishArgs& finish, const Block
       rows.pi_grad != nullptr && rows.legal_actions == nullptr && rows.row_weights == nullptr &&
       rows.grad_scale == nullptr && !rows.row0 && rows.support_stride[0] == 0 && rows.isv.native &&
       reinterpret_cast<uintptr_t>(rows.q_logits) % 16 == 0 && whole_chunks(launch.rows) && whole_chunks(rows.rows);
-  const bool common_end = rows.isv.flight.records == nullptr && finish.measured == nullptr &&
-                          finish.parts == CommitParts::kObserveAndControl;
+  const bool common_end = rows.isv.flight.records == nullptr && finish.measured == nullptr;
   if (!common_rows) return BlockCall::kAny;
   if (!launch.whole) return BlockCall::kCommonRows;
   return common_end ? BlockCall::kCommonStep : BlockCall::kAny;
@@ -57,7 +56,6 @@ struct CommonCall {
   __device__ __forceinline__ static FinishArgs known(FinishArgs finish) {
     finish.measured = nullptr;
     finish.summary_slots = nullptr;
-    finish.parts = CommitParts::kObserveAndControl;
     return finish;
   }
   __device__ __forceinline__ static RowsArgs known(RowsArgs rows) {
