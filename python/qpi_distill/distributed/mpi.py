@@ -32,8 +32,10 @@ class MpiExchange(Exchange):
     def __init__(self, comm: Any, *, cuda_aware: bool = False) -> None:
         if not MPI.Is_initialized() or MPI.Is_finalized():
             raise ValueError("group: MPI is not initialised, or is finalised already")
-        if not isinstance(comm, MPI.Comm) or comm == MPI.COMM_NULL or comm.Is_inter():
-            raise ValueError(f"group: {comm!r} is null or an inter-communicator; expected an intra-communicator")
+        if not isinstance(comm, MPI.Comm):
+            raise TypeError(f"group: {type(comm).__qualname__} is not an mpi4py Comm")
+        if comm == MPI.COMM_NULL or comm.Is_inter():
+            raise ValueError("group: the MPI communicator is null or connects two groups; expected one over all ranks")
         self.comm, self.cuda_aware = comm, bool(cuda_aware)
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
 

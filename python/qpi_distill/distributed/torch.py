@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["TorchExchange", "exchange"]
 
 _LEGACY_STREAM = 1
+# The newer name where there is one: the older one then warns.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 # A GPU's record has to be sent in the order of its stream, which of torch's own backends NCCL alone does.
 _UNFIT = {"cpu": ("nccl",), "cuda": ("gloo", "mpi")}
 
@@ -48,16 +50,16 @@ class TorchExchange(Exchange):
             raise ValueError(f"group: its backend for {kind} is {has}, but the ISV is on {kind}, which needs {need}")
 
     def all_gather(self, send: Any, receive: Any, device: int) -> Callable[[int], None]:
-        """Prepare `all_gather_into_tensor`."""
+        """Prepare one all-gather of a tensor."""
         if device < 0:
             one, all_of_them = torch.from_numpy(send), torch.from_numpy(receive).view(-1)
-            return lambda stream: dist.all_gather_into_tensor(all_of_them, one, group=self.group)
+            return lambda stream: _all_gather(all_of_them, one, group=self.group)
         where = torch.device("cuda", device)
         one, all_of_them = torch.as_tensor(send, device=where), torch.as_tensor(receive, device=where).view(-1)
 
         def gather(stream: int) -> None:
             with torch.cuda.stream(_stream(stream, where)):
-                dist.all_gather_into_tensor(all_of_them, one, group=self.group)
+                _all_gather(all_of_them, one, group=self.group)
 
         return gather
 
