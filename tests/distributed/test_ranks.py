@@ -12,6 +12,8 @@ import qpi_distill as qpi
 from reference import Fault
 from stepping import arguments, distiller, make_isv, model
 
+pytestmark = pytest.mark.xdist_group("ranks")
+
 CASES = [(kind, value_scale) for kind in KINDS for value_scale in ("none", "running_std")]
 
 

@@ -152,7 +152,7 @@ def test_torch_before_and_after_its_initialisation(tmp_path):
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
     try:
         exchange = pytest.importorskip("qpi_distill.distributed.torch").TorchExchange(dist.group.WORLD)
-        with pytest.raises(ValueError, match="its backend for cuda is 'gloo', but .* needs 'nccl'"):
+        with pytest.raises(ValueError, match=r"its backend for cuda is 'gloo', but .* needs 'nccl'"):
             exchange.check(0)
         assert Ranks(isv, dist.group.WORLD).size == 1
     finally:
