@@ -79,6 +79,14 @@ def jax(session: nox.Session) -> None:
 
 
 @nox.session
+def distributed(session: nox.Session) -> None:
+    """Test the data-parallel part, with processes connected by gloo and by MPI, against the wheel."""
+    path = built_wheel(session)
+    session.install(f"{path}[mpi,torch]", "mpich>=4.2", "hypothesis>=6.100", "pytest>=8", "nvidia-cuda-nvrtc>=13,<14")
+    session.run("python", "-m", "pytest", "tests/distributed", *session.posargs, env={"OMP_NUM_THREADS": "1"})
+
+
+@nox.session
 def tests(session: nox.Session) -> None:
     """Install the wheel with its test extra and run pytest; arguments after `--` go to pytest."""
     path = built_wheel(session)
