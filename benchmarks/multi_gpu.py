@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "multi_gpu.json"
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
-from checks.sources import sources_sha256  # noqa: E402
+from checks.sources import DISTRIBUTED, sources_sha256  # noqa: E402
 
 SPEEDUP = 1.95 / 2  # of the ideal, at the largest size
 RANK_SECONDS = 400
@@ -76,6 +76,7 @@ def facts_of(arguments: argparse.Namespace, gpu, ranks: int) -> dict:
         "cuda": gpu.cuda if on_gpu else "",
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "sources_sha256": sources_sha256(ROOT),
+        "distributed_sha256": sources_sha256(ROOT, DISTRIBUTED, ()),
         "ranks": ranks,
         "through": arguments.through if on_gpu else "torch, gloo",
     }

@@ -126,6 +126,7 @@ def against_one(world: World, place, shards: list[slice], skipped: slice | None 
     counts = all((shared[name] == alone[name]).all() for name in ("rows_last", "skipped_last", "observations"))
     skips = int(shared["skipped_last"][-1])
     expected = 0 if skipped is None else skipped.stop - skipped.start
+    close = worst <= TOLERANCE and worst_gradient <= GRAD_TOLERANCE
     moved = len(np.unique(alone["lam"])) > 2
     return {
         "rows": [at.stop - at.start for at in shards],
@@ -136,12 +137,7 @@ def against_one(world: World, place, shards: list[slice], skipped: slice | None 
         "lam_same": same_path,
         "lam_left_at": left_at,
         "lam_moved": moved,
-        "ok": moved
-        and worst <= TOLERANCE
-        and worst_gradient <= GRAD_TOLERANCE
-        and same_path
-        and counts
-        and skips == expected,
+        "ok": moved and same_path and close and counts and skips == expected,
     }
 
 

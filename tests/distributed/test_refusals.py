@@ -99,24 +99,39 @@ def test_a_layout_that_lacks_slots():
     assert isv.read().kl_ema == 2
 
 
-def test_a_faulty_exchange_is_told_what_differs():
-    class Liar(Alone):
-        """Another rank whose lam is another."""
+class Stranger(Alone):
+    """With another rank, whose greeting differs in one place."""
 
-        size = 2
+    size = 2
 
-        def all_gather(self, send, receive, device):
-            def gather(stream):
-                receive[:] = send
-                if send.size > 20:
-                    other = qpi.ISV(device="cpu", lam=0.7)
-                    receive[1, 8:] = 0
-                    receive.view(np.uint32)[1, 16] = other.slots.view(np.uint32)[0]
+    def __init__(self, change):
+        super().__init__()
+        self.change = change
 
-            return gather
+    def all_gather(self, send, receive, device):
+        def gather(stream):
+            receive[:] = send
+            self.change(receive[1].view(np.uint8))
 
-    with pytest.raises(ValueError, match=r"isv: rank 1 begins with another lam, tau, "):
-        make(Liar())
+        return gather
+
+
+def another_lam(greeting):
+    if greeting.size > 500:
+        greeting[64:68] = np.frombuffer(np.float32(0.7).tobytes(), np.uint8)
+
+
+def another_version(greeting):
+    if greeting.size > 500:
+        greeting[:6] = np.frombuffer(b"9.10.1", np.uint8)
+
+
+def test_what_differs_is_named():
+    assert make(Stranger(lambda greeting: None)).size == 2
+    with pytest.raises(ValueError, match=r"isv: rank 1 begins with another lam than rank 0; make every ISV"):
+        make(Stranger(another_lam))
+    with pytest.raises(ValueError, match=rf"group: rank 1 has qpi-distill 9\.10\.1, but rank 0 has {qpi.__version__}"):
+        make(Stranger(another_version))
 
 
 def test_importing_it_imports_no_library_for_connecting():

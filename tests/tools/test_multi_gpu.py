@@ -49,7 +49,8 @@ def test_three_ranks_on_the_cpu(tmp_path):
     assert result["checks"]["skipped_shard"]["skipped"] == 111
     assert [row["rows"] for row in result["speed"]] == [8, 64]
     assert all(row["together_us"] > 0 for row in result["speed"])
-    assert len(result["sources_sha256"]) == 64
+    assert len(result["sources_sha256"]) == len(result["distributed_sha256"]) == 64
+    assert result["sources_sha256"] != result["distributed_sha256"]
 
 
 @pytest.mark.skipif(gpu_count()[0] > 0, reason="there are GPUs")

@@ -54,7 +54,7 @@ class DeviceFolds:
     """
 
     def __init__(self, ordinal: int) -> None:
-        from cuda.core import Device, LaunchConfig, Program, ProgramOptions
+        from cuda.core import Device, LaunchConfig, Program, ProgramOptions, Stream, launch
 
         options = ProgramOptions(std="c++17", arch=f"sm_{Device(ordinal).arch}", define_macro=definitions(), fma=False)
         try:
@@ -66,23 +66,19 @@ class DeviceFolds:
                 "pip install 'qpi-distill[nccl]' has it"
             ) from error
         self._fold, self._normalise = code.get_kernel("fold_records"), code.get_kernel("normalise")
+        self._launch, self._stream = launch, Stream.from_handle
         self._warp = LaunchConfig(grid=1, block=32)
         self._one = LaunchConfig(grid=1, block=1)
 
     def records(self, records: Any, into: Any, stream: int) -> None:
         """Enqueue: make one record of those of all ranks."""
-        _launch(stream, self._warp, self._fold, records.address, np.int32(records.shape[0]), into.address)
+        count = np.int32(records.shape[0])
+        self._launch(self._stream(stream), self._warp, self._fold, records.address, count, into.address)
 
     def normalise(self, weights: Any, factor: float, scale: Any, stream: int) -> None:
         """Enqueue: store `factor` over the sum of the weights, or 0 where there is no weight."""
-        count = np.int32(weights.shape[0])
-        _launch(stream, self._one, self._normalise, weights.address, count, np.float64(factor), scale.address)
-
-
-def _launch(stream: int, config: Any, kernel: Any, *arguments: Any) -> None:
-    from cuda.core import Stream, launch
-
-    launch(Stream.from_handle(stream), config, kernel, *arguments)
+        arguments = (weights.address, np.int32(weights.shape[0]), np.float64(factor), scale.address)
+        self._launch(self._stream(stream), self._one, self._normalise, *arguments)
 
 
 _lock = threading.Lock()

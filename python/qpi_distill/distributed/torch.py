@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-__all__ = ["TorchExchange", "exchange"]
+__all__ = ["TorchExchange", "all_gather", "exchange"]
 
 _LEGACY_STREAM = 1
 # The newer name where there is one: the older one then warns.
-_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 # A GPU's record has to be sent in the order of its stream, which of torch's own backends NCCL alone does.
 _UNFIT = {"cpu": ("nccl",), "cuda": ("gloo", "mpi")}
 
@@ -53,13 +53,13 @@ class TorchExchange(Exchange):
         """Prepare one all-gather of a tensor."""
         if device < 0:
             one, all_of_them = torch.from_numpy(send), torch.from_numpy(receive).view(-1)
-            return lambda stream: _all_gather(all_of_them, one, group=self.group)
+            return lambda stream: all_gather(all_of_them, one, group=self.group)
         where = torch.device("cuda", device)
         one, all_of_them = torch.as_tensor(send, device=where), torch.as_tensor(receive, device=where).view(-1)
 
         def gather(stream: int) -> None:
             with torch.cuda.stream(_stream(stream, where)):
-                _all_gather(all_of_them, one, group=self.group)
+                all_gather(all_of_them, one, group=self.group)
 
         return gather
 
