@@ -43,7 +43,9 @@ def main() -> None:
         if update % 10 == 9 or update == arguments.updates - 1:
             state = isv.read()
             text = f"rank {comm.rank} update {update + 1} rows {state.rows_last} lam {state.lam!r} KL {state.kl_last!r}"
-            print(text, flush=True)
+            lines = comm.gather(text)
+            if comm.rank == 0:
+                print("\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -136,7 +136,8 @@ def test_a_record_that_was_begun_stays_the_ranks_own_until_it_is_shared(job):
         assert (rank["begun/kept"], rank["begun/together"], rank["begun/observations"]) == (5, 5 * len(job), 0)
 
 
-def test_ranks_that_begin_with_other_values_are_told_by_name(job):
+def test_ranks_with_other_values_are_told_by_name(job):
     for rank in job:
         message = str(rank["strangers/message"])
-        assert message.startswith("isv: rank 1 begins with another lam, kl_target than rank 0")
+        assert message.startswith("isv: rank 1 has another lam, kl_target than rank 0")
+        assert "rank 1 has another tau than rank 0" in str(rank["strangers/later"])

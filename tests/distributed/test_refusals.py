@@ -128,7 +128,7 @@ def another_version(greeting):
 
 def test_what_differs_is_named():
     assert make(Stranger(lambda greeting: None)).size == 2
-    with pytest.raises(ValueError, match=r"isv: rank 1 begins with another lam than rank 0; make every ISV"):
+    with pytest.raises(ValueError, match=r"isv: rank 1 has another lam than rank 0; make every ISV"):
         make(Stranger(another_lam))
     with pytest.raises(ValueError, match=rf"group: rank 1 has qpi-distill 9\.10\.1, but rank 0 has {qpi.__version__}"):
         make(Stranger(another_version))

@@ -36,9 +36,9 @@ class Ranks:
     instead of the ISV's. In between, the ranks exchange their records (120 bytes) and each adds all of them up in the
     order of the ranks. A rank without rows, or whose rows are all skipped, adds nothing and takes part all the same.
 
-    Made by all ranks together, like a process group: they compare what they begin with, and everything that an exchange
-    needs is prepared, so that the first `commit` may already be captured in a CUDA graph. A captured graph needs this
-    object to outlive it.
+    Made by all ranks together, like a process group: they compare their states (`check`), and everything that an
+    exchange needs is prepared, so that the first `commit` may already be captured in a CUDA graph. A captured graph
+    needs this object to outlive it.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ class Ranks:
         exchange.check(device)
         self._isv, self._exchange = isv, exchange
         self.rank, self.size = exchange.rank, exchange.size
-        self._greet()
+        self.check()
         isv._state.enqueue(self._prepare, None)
 
     def _prepare(self, stream: int) -> None:
@@ -201,10 +201,21 @@ class Ranks:
         state.enqueue(work, stream)
         return self._scale
 
-    # ---- the beginning ---------------------------------------------------------------------------------------------
+    # ---- what has to be the same -----------------------------------------------------------------------------------
 
-    def _greet(self) -> None:
-        """Raise, on every rank alike, if the ranks do not begin with the same."""
+    def check(self) -> None:
+        """Raise, on every rank alike, if the ranks' states differ. The host waits.
+
+        All ranks call it together: where a state was set or a checkpoint loaded on each of them. Construction does.
+
+        Raises
+        ------
+        ValueError
+            Parameters or states of another rank differ from rank 0's, or its version of this package; the message says
+            which.
+        CaptureError
+            The stream is being captured into a graph.
+        """
         isv, state = self._isv, self._isv._state
         scratch = Scratch(isv, _GREETING_WORDS * (self.size + 1))
         mine, told = scratch.take(_GREETING_WORDS), scratch.take(self.size, _GREETING_WORDS)
@@ -221,7 +232,7 @@ class Ranks:
 
 
 def _greeting(isv: ISV) -> NDArray[np.int64]:
-    """Return what this rank begins with: the version, and every slot that steers."""
+    """Return what tells ranks apart: the version, and every slot that steers."""
     saved = isv.state_dict()
     words, at, steering = saved["words"], 0, []
     for slot in _isv.SLOTS:
@@ -248,6 +259,6 @@ def _compare(told: NDArray[np.int64]) -> None:
                 names.append(slot.name)
             at += slot.words
         raise ValueError(
-            f"isv: rank {rank} begins with another {', '.join(names)} than rank 0; make every ISV with the same "
+            f"isv: rank {rank} has another {', '.join(names)} than rank 0; make every ISV with the same "
             "values, or load the same checkpoint"
         )
