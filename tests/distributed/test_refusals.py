@@ -178,3 +178,14 @@ def test_nccl_serves_gpus_alone():
     core = pytest.importorskip("nccl.core")
     with pytest.raises(ValueError, match="the NCCL communicator is not initialised"):
         Ranks(qpi.ISV(device="cpu"), core.Communicator())
+
+
+def test_the_example_of_the_docstring():
+    import doctest
+
+    pytest.importorskip("mpi4py")
+    from qpi_distill.distributed import ranks
+
+    outcome = doctest.testmod(ranks)
+    assert outcome.attempted > 2
+    assert outcome.failed == 0

@@ -86,8 +86,12 @@ class Ranks:
         exchange.check(device)
         self._isv, self._exchange = isv, exchange
         self.rank, self.size = exchange.rank, exchange.size
+        isv._state.enqueue(self._load, None)  # may fail: before the others count on this rank
         self.check()
         isv._state.enqueue(self._prepare, None)
+
+    def _load(self, stream: int) -> None:
+        self._folds = folds_of(self._isv._handle.device)
 
     def _prepare(self, stream: int) -> None:
         """Reserve memory, and do once what every step does: it loads kernels and makes connections."""
@@ -99,7 +103,6 @@ class Ranks:
         self._own_weight = address_of(own)
         self._weights = scratch.like(weights, "float64")
         self._scale = scratch.like(scratch.take(1), "float32")
-        self._folds = folds_of(device)
         self._gather = self._exchange.all_gather(self._record, self._records, device)
         self._gather_weights = self._exchange.all_gather(own, weights, device)
         self._gather(stream)
