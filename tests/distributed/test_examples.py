@@ -6,8 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-
-from conftest import launch
+from launching import launch
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "distributed"
 WAYS = {"torch_ranks": "gloo", "mpi_ranks": "mpi"}
