@@ -7,7 +7,7 @@ import functools
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from backends import CRecord
@@ -113,6 +113,8 @@ def test_the_order_is_that_of_the_ranks(kernels, ranks):
         assert backwards.tobytes() != into.tobytes(), "these records do not tell one order from another"
 
 
+@example([5e-324], 8.0)
+@example([1e-40, 0.0], 1.0)
 @given(
     st.lists(st.floats(0, 2.0**40), min_size=1, max_size=6),
     st.sampled_from([1.0, 2.0, 8.0]),

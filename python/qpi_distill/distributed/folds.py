@@ -30,7 +30,8 @@ class HostFolds:
     def normalise(self, weights: Any, factor: float, scale: Any, stream: int) -> None:
         """Store `factor` over the sum of the weights, or 0 where there is no weight."""
         total = np.add.accumulate(weights)[-1]
-        scale[0] = factor / total if total > 0 else 0
+        with np.errstate(over="ignore"):  # beyond float32 it is infinite, as on a GPU; the step then has a fault
+            scale[0] = factor / total if total > 0 else 0
 
 
 def definitions() -> list[tuple[str, str]]:
