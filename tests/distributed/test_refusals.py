@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import qpi_distill as qpi
+from optional import mpi
 from qpi_distill.distributed import Exchange, Ranks
 
 
@@ -149,13 +150,13 @@ def test_importing_it_imports_no_library_for_connecting():
 
 
 def test_mpi_groups_that_cannot_serve():
-    mpi = pytest.importorskip("mpi4py.MPI")
+    library = mpi()
     isv = qpi.ISV(device="cpu")
     with pytest.raises(ValueError, match="the MPI communicator is null"):
-        Ranks(isv, mpi.COMM_NULL)
+        Ranks(isv, library.COMM_NULL)
     with pytest.raises(TypeError, match="group: Group is not an mpi4py Comm"):
-        Ranks(isv, mpi.GROUP_EMPTY)
-    assert Ranks(isv, mpi.COMM_SELF).size == 1
+        Ranks(isv, library.GROUP_EMPTY)
+    assert Ranks(isv, library.COMM_SELF).size == 1
 
 
 def test_torch_before_and_after_its_initialisation(tmp_path):
@@ -183,7 +184,7 @@ def test_nccl_serves_gpus_alone():
 def test_the_example_of_the_docstring():
     import doctest
 
-    pytest.importorskip("mpi4py")
+    mpi()
     from qpi_distill.distributed import ranks
 
     outcome = doctest.testmod(ranks)

@@ -7,6 +7,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import qpi_distill as qpi
+from optional import mpi
 from qpi_distill._record import RECORD, WORDS, fold
 from reference import Fault
 from stepping import arguments, distiller, frozen, make_isv, random_problem
@@ -51,8 +52,7 @@ def torch_group(folder):
 
 @contextlib.contextmanager
 def mpi_group():
-    mpi = pytest.importorskip("mpi4py.MPI")
-    yield mpi.COMM_SELF
+    yield mpi().COMM_SELF
 
 
 @pytest.fixture(params=["nccl4py", "torch"])
