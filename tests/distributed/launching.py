@@ -48,7 +48,7 @@ def launch(way: str, size: int, script: Path, *arguments: object) -> str:
         for command, env in commands
     ]
     try:
-        texts = [process.communicate(timeout=120)[0] for process in running]
+        texts = [process.communicate(timeout=240)[0] for process in running]
     finally:
         for process in running:
             process.kill()

@@ -37,7 +37,7 @@ CHECKS = {
 def test_three_ranks_on_the_cpu(tmp_path):
     command = [sys.executable, SCRIPT, "--device", "cpu", "--installed", "--ranks", "3", "--steps", "120"]
     command += ["--split-rows", "333", "--rows", "8", "64", "--work", tmp_path / "work", "--out", tmp_path / "out.json"]
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=140, check=False)
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "all checks passed" in done.stdout
     result = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
