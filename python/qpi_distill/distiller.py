@@ -9,6 +9,7 @@ import numpy as np
 
 from . import _arrays, _core, _pointer
 from ._devices import CPU
+from ._record import RECORD, SUMMARY
 from .arrays import bound_of, index_of, real_of
 from .isv import ISV, fault_names
 
@@ -17,29 +18,6 @@ if TYPE_CHECKING:
     from typing import Any, Literal
 
 __all__ = ["Distiller", "Statistic"]
-
-_SUMMARY = (
-    "loss",
-    "target_entropy",
-    "policy_entropy",
-    "uniform_entropy",
-    "agreement",
-    "pi_at_qstar",
-    "overlap",
-)
-_RECORD = np.dtype(
-    [
-        ("weighted_kl", "<f8"),
-        ("weight", "<f8"),
-        ("weighted_variance", "<f8"),
-        ("rows", "<i8"),
-        ("skipped", "<i8"),
-        ("clipped", "<i8"),
-        ("faults", "<u4"),
-        ("calls", "<u4"),
-        *((f"summary_{name}", "<f8") for name in ("weight", *_SUMMARY)),
-    ]
-)
 
 
 class Statistic(NamedTuple):
@@ -274,7 +252,7 @@ class Distiller(_core.Operator):
         state = self._isv._state
         with state.measuring():
             handle = self.measure_into(state.record, q_logits, pi_logits, legal_actions, row_weights, stream)
-            record = np.frombuffer(state.measured(_RECORD.itemsize, handle), _RECORD)[0]
+            record = np.frombuffer(state.measured(RECORD.itemsize, handle), RECORD)[0]
         weight = float(record["weight"])
         return Statistic(
             float(record["weighted_kl"]) / weight if weight > 0 else math.nan,
@@ -288,7 +266,7 @@ class Distiller(_core.Operator):
                 float(record[f"summary_{name}"] / record["summary_weight"])
                 if record["summary_weight"] > 0
                 else math.nan
-                for name in _SUMMARY
+                for name in SUMMARY
             ),
         )
 
