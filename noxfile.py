@@ -13,7 +13,7 @@ nox.options.sessions = ["lint", "docs", "wheel", "tests"]
 nox.options.error_on_missing_interpreters = True
 
 PROJECT = nox.project.load_toml("pyproject.toml")
-C_FOLDERS = ("cuda", "src", "tests", "examples", "benchmarks")
+C_FOLDERS = ("cuda", "src", "python", "tests", "examples", "benchmarks")
 C_SUFFIXES = {".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp"}
 
 
@@ -76,6 +76,15 @@ def jax(session: nox.Session) -> None:
     path = built_wheel(session)
     session.install(f"{path}[jax]", "flatbuffers", "hypothesis>=6.100", "pytest>=8")
     session.run("python", "-m", "pytest", *adapter_tests("jax"), *session.posargs)
+
+
+@nox.session
+def distributed(session: nox.Session) -> None:
+    """Test the data-parallel part, with processes connected by gloo and by MPI, against the wheel."""
+    path = built_wheel(session)
+    session.install(f"{path}[mpi,torch]", "mpich>=4.2", "hypothesis>=6.100", "pytest>=8", "nvidia-cuda-nvrtc>=13,<14")
+    tests = ["tests/distributed", "tests/tools/test_multi_gpu.py"]
+    session.run("python", "-m", "pytest", *tests, *session.posargs, env={"OMP_NUM_THREADS": "1"})
 
 
 @nox.session

@@ -2,6 +2,7 @@
 #include <cuda_runtime.h>
 
 #include <chrono>
+#include <cstdint>
 
 #ifdef QPI_SEED_GRAD
 #include QPI_SEED_GRAD
@@ -11,15 +12,19 @@
 namespace {
 
 // As many argument bytes as the library's kernels take: the first one what it needs itself and what the end of a step
-// needs, the second one the latter.
+// needs, the second one the latter and where the state is.
 struct RowsArguments {
   char bytes[576];
+};
+struct EndArguments {
+  char bytes[64];
 };
 struct FinishArguments {
   char bytes[392];
 };
 
-__global__ void rows(const __grid_constant__ RowsArguments, const __grid_constant__ FinishArguments, bool) {}
+__global__ void rows(const __grid_constant__ int64_t, const __grid_constant__ EndArguments,
+                     const __grid_constant__ RowsArguments) {}
 
 __global__ void finish(const __grid_constant__ FinishArguments) {
 #if __CUDA_ARCH__ >= 900
@@ -27,9 +32,9 @@ __global__ void finish(const __grid_constant__ FinishArguments) {
 #endif
 }
 
-cudaError_t launch_rows(const RowsArguments& arguments, const FinishArguments& more, cudaStream_t stream) {
-  bool flag = true;
-  void* list[] = {const_cast<RowsArguments*>(&arguments), const_cast<FinishArguments*>(&more), &flag};
+cudaError_t launch_rows(const RowsArguments& arguments, const EndArguments& more, cudaStream_t stream) {
+  int64_t how = 0;
+  void* list[] = {&how, const_cast<EndArguments*>(&more), const_cast<RowsArguments*>(&arguments)};
   return cudaLaunchKernel(reinterpret_cast<const void*>(rows), dim3(1), dim3(128), list, 8192, stream);
 }
 
@@ -54,11 +59,12 @@ extern "C" int qpi_bench_launches(int launches, int steps, int batches, int over
   cudaStream_t stream;
   if (const cudaError_t error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)) return error;
   const RowsArguments first{};
+  const EndArguments end{};
   const FinishArguments second{};
   cudaError_t error = cudaSuccess;
   const auto run = [&] {
     for (int step = 0; step < steps && error == cudaSuccess; ++step) {
-      error = launch_rows(first, second, stream);
+      error = launch_rows(first, end, stream);
       for (int i = 1; i < launches && error == cudaSuccess; ++i) error = launch_finish(second, overlap != 0, stream);
     }
   };

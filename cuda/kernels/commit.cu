@@ -13,22 +13,34 @@ namespace qpi::gpu {
 
 namespace {
 
-__global__ void __launch_bounds__(kFoldLanes) finish_kernel(const __grid_constant__ FinishArgs args) {
-  __shared__ FinishStorage storage;
+__global__ void __launch_bounds__(kFoldLanes)
+    finish_kernel(const __grid_constant__ FinishArgs args, const __grid_constant__ IsvWords words) {
+  __shared__ SharedIsv isv;
+  __shared__ StatTotal of_warp[kWarp];
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, warps = blockDim.x / kWarp;
   // Before this, nothing may be read: not even the ISV, which the rows kernel leaves alone. What an earlier grid wrote
   // is sure to be seen only after the wait.
 #if __CUDA_ARCH__ >= 900
   cudaGridDependencySynchronize();
 #endif
-  const FinishLoads loads = load_finish(args);
-  // The launch has a thread for each lane of the tree that is in use.
-  const StatTotal of_lane = fold_lane(args.slots, args.slots_in_use, threadIdx.x);
-  store_finish(loads, storage);
+  const bool last_word = warp == 0;
+  const FinishLoads loads(args, words, last_word);
+  // The launch has a thread for each lane of the tree that is in use; the rest of the tree would add zeros.
+  StatTotal sum = fold_lane(args.slots, args.slots_in_use, threadIdx.x);
+  StepNumbers numbers;
+  LamStart lam;
+  if (last_word) {
+    loads.store(isv);
+    __syncwarp();
+    const IsvImage image = isv.image(words);
+    numbers = check_step_input(load_step_input(image, args.grad_scale), args.running_std, args.reduction_scale);
+    lam = start_lam(image);
+  }
+  sum = fold_warp(sum, kWarp);
+  if (lane == 0) of_warp[warp] = sum;
   __syncthreads();
-  const StepNumbers numbers = check_step_input(load_step_input(storage.isv.image(args.isv), args.grad_scale),
-                                               args.running_std, args.reduction_scale);
-  finish_block(args, numbers, args.slots_in_use < kFoldLanes ? args.slots_in_use : kFoldLanes, storage,
-               [&](int) { return of_lane; });
+  if (!last_word) return;
+  finish_by_warp(args, words, numbers, lam, loads, isv, fold_warp(lane < warps ? of_warp[lane] : StatTotal{}, warps));
 }
 
 // The slots of a summary, in the tree of the statistic.
@@ -54,7 +66,7 @@ __device__ void with_image(const IsvWords& isv, Body body) {
   __syncthreads();
   if (threadIdx.x == 0) body(shared.image(isv));
   __syncthreads();
-  shared.scatter(isv);
+  shared.scatter(isv, threadIdx.x, blockDim.x);
 }
 
 __global__ void commit_kernel(const __grid_constant__ IsvWords isv, qpi_record* record, CommitParts parts) {
@@ -90,7 +102,7 @@ static unsigned fold_threads(int slots_in_use) {
   return threads;
 }
 
-int launch_finish(const FinishArgs& args, bool overlap, void* stream) {
+int launch_finish(const IsvWords& isv, const FinishArgs& args, bool overlap, void* stream) {
   const unsigned threads = fold_threads(args.slots_in_use);
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -101,7 +113,7 @@ int launch_finish(const FinishArgs& args, bool overlap, void* stream) {
   config.stream = static_cast<cudaStream_t>(stream);
   config.attrs = &attribute;
   config.numAttrs = overlap ? 1 : 0;
-  return cudaLaunchKernelEx(&config, finish_kernel, args);
+  return cudaLaunchKernelEx(&config, finish_kernel, args, isv);
 }
 
 // One block of `threads` on `stream`.

@@ -10,8 +10,9 @@ struct SharedIsv {
   uint32_t word[kNativeWords];
   uint32_t before[kNativeWords];
 
-  __device__ void scatter(const IsvWords& isv) const {
-    for (int i = threadIdx.x; i < kNativeWords; i += blockDim.x) {
+  // By `threads` threads, of which the caller is one.
+  __device__ void scatter(const IsvWords& isv, int thread, int threads) const {
+    for (int i = thread; i < kNativeWords; i += threads) {
       if (word[i] != before[i]) *isv.at(i) = word[i];
     }
   }
@@ -36,80 +37,47 @@ __device__ inline StatTotal fold_warp(StatTotal mine, int width) {
   return mine;
 }
 
-struct FinishStorage {
-  SharedIsv isv;
-  StatTotal of_group[kFoldLanes / kWarp];
-  RecordHead record;      // the workspace's, read ahead
+// What the end of a step reads besides the sums, by one warp. Loads apart from stores, so that a caller can have all of
+// its loads under way before it waits for any.
+class FinishLoads {
+ public:
+  RecordHead record;      // the workspace's; only the first lane has it
   double summary_weight;  // of it
+
+  // Nothing is read but where `reads`.
+  __device__ FinishLoads(const FinishArgs& args, const IsvWords& isv, bool reads) : record{}, summary_weight(0.0) {
+    if (!reads) return;
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      if (mine(i) < kNativeWords) word_[i] = *isv.at(mine(i));
+    }
+    if (threadIdx.x % kWarp == 0) {
+      record = head_of(*args.record);
+      summary_weight = args.record->summary.weight;
+    }
+  }
+  __device__ void store(SharedIsv& isv) const {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      if (mine(i) < kNativeWords) isv.word[mine(i)] = isv.before[mine(i)] = word_[i];
+    }
+  }
+
+ private:
+  static constexpr int kWords = (kNativeWords + kWarp - 1) / kWarp;
+  __device__ static int mine(int i) { return threadIdx.x % kWarp + i * kWarp; }
+
+  uint32_t word_[kWords];
 };
 
-// What the end of a step reads besides the slots. Loads apart from stores, so that a caller can have all of its loads
-// under way before it waits for any.
-constexpr int kLoaders = 64;  // a block has at least as many threads
-constexpr int kWordsPerLoader = (kNativeWords + kLoaders - 1) / kLoaders;
-
-struct FinishLoads {
-  uint32_t word[kWordsPerLoader];  // of the ISV, this thread's
-  RecordHead record;               // thread 0's, and so is the next
-  double summary_weight;
-};
-
-__device__ inline FinishLoads load_finish(const FinishArgs& args) {
-  FinishLoads loads{};
-#pragma unroll
-  for (int i = 0; i < kWordsPerLoader; ++i) {
-    const int word = threadIdx.x + i * kLoaders;
-    if (threadIdx.x < kLoaders && word < kNativeWords) loads.word[i] = *args.isv.at(word);
-  }
-  if (threadIdx.x == 0) {
-    loads.record = head_of(*args.record);
-    loads.summary_weight = args.record->summary.weight;
-  }
-  return loads;
-}
-
-__device__ inline void store_finish(const FinishLoads& loads, FinishStorage& storage) {
-#pragma unroll
-  for (int i = 0; i < kWordsPerLoader; ++i) {
-    const int at = threadIdx.x + i * kLoaders;
-    if (threadIdx.x < kLoaders && at < kNativeWords) storage.isv.word[at] = storage.isv.before[at] = loads.word[i];
-  }
-  if (threadIdx.x == 0) {
-    storage.record = loads.record;
-    storage.summary_weight = loads.summary_weight;
-  }
-}
-
-// The fixed tree over slots, `lanes` of it in use, then the end of the step. `of_lane(i)` is what lane i of the tree
-// holds. store_finish and a __syncthreads lie behind.
-template <class OfLane>
-__device__ inline void finish_block(const FinishArgs& args, const StepNumbers& numbers, int lanes,
-                                    FinishStorage& storage, OfLane of_lane) {
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  // The rest of the tree would add zeros, which changes nothing.
-  const auto fold_group = [&](int group) {
-    const int mine = group * kWarp + lane;
-    return fold_warp(mine < lanes ? of_lane(mine) : StatTotal{}, lanes < kWarp ? lanes : kWarp);
-  };
-  if (lanes <= kWarp) {
-    if (warp == 0) {
-      const StatTotal total = fold_group(0);
-      if (lane == 0) finish(args, storage.isv.image(args.isv), numbers, storage.record, storage.summary_weight, total);
-    }
-  } else {
-    const int groups = (lanes + kWarp - 1) / kWarp;
-    for (int group = warp; group < groups; group += blockDim.x / kWarp) {
-      const StatTotal sum = fold_group(group);
-      if (lane == 0) storage.of_group[group] = sum;
-    }
-    __syncthreads();
-    if (warp == 0) {
-      const StatTotal total = fold_warp(lane < groups ? storage.of_group[lane] : StatTotal{}, groups);
-      if (lane == 0) finish(args, storage.isv.image(args.isv), numbers, storage.record, storage.summary_weight, total);
-    }
-  }
-  __syncthreads();
-  storage.isv.scatter(args.isv);
+// The end of the step, by a warp whose first lane knows the sum of the call.
+__device__ inline void finish_by_warp(const FinishArgs& args, const IsvWords& words, const StepNumbers& numbers,
+                                      const LamStart& lam, const FinishLoads& loads, SharedIsv& isv,
+                                      const StatTotal& total) {
+  const int lane = threadIdx.x % kWarp;
+  if (lane == 0) finish(args, isv.image(words), numbers, lam, loads.record, loads.summary_weight, total);
+  __syncwarp();
+  isv.scatter(words, lane, kWarp);
 }
 
 }  // namespace qpi::gpu

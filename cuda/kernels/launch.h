@@ -47,7 +47,7 @@ int launch_rows(const RowsArgs& args, const FinishArgs& finish, const RowsLaunch
 int finish_may_overlap(bool* may);
 
 // `overlap`: start while the rows kernel drains (programmatic dependent launch, compute capability 9.0 and later).
-int launch_finish(const FinishArgs& args, bool overlap, void* stream);
+int launch_finish(const IsvWords& isv, const FinishArgs& args, bool overlap, void* stream);
 
 // The slots of the summary into `args.summary`; between launch_rows and launch_finish.
 int launch_summary(const FinishArgs& args, void* stream);

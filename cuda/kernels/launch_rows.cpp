@@ -8,8 +8,9 @@ namespace qpi::gpu {
 
 namespace {
 
-const void* rows_kernel(qpi_kernel kernel, qpi_dtype q_dtype, int64_t atoms, bool plain) {
-  if (kernel == QPI_KERNEL_BLOCK) return block_kernel();
+const void* rows_kernel(qpi_kernel kernel, qpi_dtype q_dtype, int64_t atoms, bool plain,
+                        BlockCall call = BlockCall::kAny) {
+  if (kernel == QPI_KERNEL_BLOCK) return block_kernel(call);
   return kernel == QPI_KERNEL_TILE ? tile_kernel(q_dtype, atoms, plain) : stream_kernel();
 }
 
@@ -39,17 +40,19 @@ int load(const void* function) {
 }  // namespace
 
 int load_kernels(size_t shared_bytes, int64_t atoms, bool plain, bool large_clusters) {
-  if (const int error = load(stream_kernel())) return error;
-  for (const void* kernel : {tile_kernel(QPI_FLOAT32, atoms, plain), tile_kernel(QPI_FLOAT16, atoms, plain),
-                             tile_kernel(QPI_BFLOAT16, atoms, plain), block_kernel()}) {
+  const auto load_with = [&](const void* kernel) -> int {
     if (const int error = load(kernel)) return error;
-    if (const int error =
-            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)))
-      return error;
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
+  };
+  if (const int error = load(stream_kernel())) return error;
+  for (const qpi_dtype dtype : {QPI_FLOAT32, QPI_FLOAT16, QPI_BFLOAT16}) {
+    if (const int error = load_with(tile_kernel(dtype, atoms, plain))) return error;
   }
-  if (large_clusters) {
-    // Where a GPU does not have them, cluster_fits will say so.
-    if (cudaFuncSetAttribute(block_kernel(), cudaFuncAttributeNonPortableClusterSizeAllowed, 1) != cudaSuccess)
+  for (const BlockCall call : kBlockCalls) {
+    if (const int error = load_with(block_kernel(call))) return error;
+    // Where a GPU does not have large clusters, cluster_fits will say so.
+    if (large_clusters &&
+        cudaFuncSetAttribute(block_kernel(call), cudaFuncAttributeNonPortableClusterSizeAllowed, 1) != cudaSuccess)
       cudaGetLastError();
   }
   for (const void* const* kernel = kCommitKernels; *kernel != nullptr; ++kernel) {
@@ -68,7 +71,7 @@ int blocks_per_multiprocessor(const RowsLaunch& launch, qpi_dtype q_dtype, int64
 
 int launch_rows(const RowsArgs& args, const FinishArgs& finish, const RowsLaunch& launch, void* stream) {
   void* rows = const_cast<RowsArgs*>(&args);
-  void* of_block[] = {rows, const_cast<FinishArgs*>(&finish), const_cast<BlockLaunch*>(&launch.block)};
+  void* of_block[] = {const_cast<BlockLaunch*>(&launch.block), const_cast<FinishArgs*>(&finish), rows};
   void* of_tile[] = {rows, const_cast<TileLaunch*>(&launch.tile)};
   void* of_stream[] = {rows};
   void** arguments = launch.kernel == QPI_KERNEL_BLOCK  ? of_block
@@ -76,7 +79,8 @@ int launch_rows(const RowsArgs& args, const FinishArgs& finish, const RowsLaunch
                                                         : of_stream;
   Launch how(launch, launch.block.whole && launch.blocks > 1);
   how.config.stream = static_cast<cudaStream_t>(stream);
-  return cudaLaunchKernelExC(&how.config, rows_kernel(launch.kernel, args.q_dtype, args.atoms, args.family.plain),
+  const BlockCall call = launch.kernel == QPI_KERNEL_BLOCK ? block_call(args, finish, launch.block) : BlockCall::kAny;
+  return cudaLaunchKernelExC(&how.config, rows_kernel(launch.kernel, args.q_dtype, args.atoms, args.family.plain, call),
                              arguments);
 }
 

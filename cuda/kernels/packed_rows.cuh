@@ -33,11 +33,13 @@ __host__ __device__ constexpr unsigned support_bytes(const TileShape& shape) {
   return 4 * support_pitch(shape) * (shape.shared_support ? 1 : shape.actions);
 }
 
-__device__ inline void stage_support(const RowsArgs& args, const TileShape& shape, float* support) {
+// By `threads` threads, of which the caller is one.
+__device__ inline void stage_support(const RowsArgs& args, const TileShape& shape, float* support, unsigned thread,
+                                     unsigned threads) {
   if (args.support == nullptr) return;
   const float middle = support_middle(args.support[0], args.support[(args.atoms - 1) * args.support_stride[1]]);
   for (unsigned a = 0; a < (shape.shared_support ? 1 : shape.actions); ++a) {
-    for (unsigned z = threadIdx.x; z < shape.atoms; z += blockDim.x) {
+    for (unsigned z = thread; z < shape.atoms; z += threads) {
       support[a * support_pitch(shape) + z] =
           args.support[a * args.support_stride[0] + z * args.support_stride[1]] - middle;
     }

@@ -114,7 +114,7 @@ __global__ void __maxnreg__(Registers)
     return static_cast<int>(tile < full_tiles ? tile_items : (args.rows - tile * args.tile_rows) * actions);
   };
 
-  Ring ring;
+  Ring ring(reinterpret_cast<uint64_t*>(mine + at.barriers));
   // The chunk to fetch next: where it is, and how many items its tile still has from there on.
   const unsigned item_bytes = atoms * shape.q_bytes;
   TileWalk ahead = now;
@@ -152,7 +152,7 @@ __global__ void __maxnreg__(Registers)
   };
 
   allow_finish_to_start();
-  ring.init(reinterpret_cast<uint64_t*>(mine + at.barriers), kMaxBuffers + 1);
+  ring.init(kMaxBuffers + 1);
   __syncwarp();
   look_ahead();
   int fetched = 0;
@@ -161,7 +161,7 @@ __global__ void __maxnreg__(Registers)
   // While these are on their way: the ISV and the support.
   const StepNumbers numbers =
       check_step_input(load_step_input(IsvMemory{args.isv}, args.grad_scale), args.running_std, args.reduction_scale);
-  stage_support(args, shape, support);
+  stage_support(args, shape, support, threadIdx.x, blockDim.x);
   __syncthreads();
   if (numbers.halted) {  // not before what was asked for has come
     for (int buffer = 0; buffer < fetched; ++buffer) ring.wait(buffer);

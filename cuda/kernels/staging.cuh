@@ -90,9 +90,11 @@ __device__ inline bool whole_chunks(const void* from, unsigned bytes) {
 // function.
 class Ring {
  public:
-  // Once, before anything else; `barriers` is 8 bytes a buffer of the warp's shared memory. A __syncwarp must follow.
-  __device__ void init(uint64_t* barriers, int buffers) {
-    barriers_ = static_cast<unsigned>(__cvta_generic_to_shared(barriers));
+  // `barriers` is 8 bytes a buffer of the warp's shared memory.
+  __device__ explicit Ring(uint64_t* barriers) : barriers_(static_cast<unsigned>(__cvta_generic_to_shared(barriers))) {}
+
+  // Once, before anything else. A __syncwarp must follow.
+  __device__ void init(int buffers) {
 #if __CUDA_ARCH__ >= 900
     if (threadIdx.x % 32 == 0) {
       for (int i = 0; i < buffers; ++i)
@@ -166,7 +168,7 @@ class Ring {
   }
 
  private:
-  unsigned barriers_ = 0;
+  unsigned barriers_;
   unsigned parity_ = 0, bulk_ = 0;  // a bit for each buffer
 };
 

@@ -28,34 +28,54 @@ QPI_FN bool too_few_observations(const IsvImage& isv) {
 
 QPI_FN float clamp(float x, float low, float high) { return x < low ? low : x > high ? high : x; }
 
-// Run lam's law. Returns the fault bits it found; with any, lam stays.
-QPI_FN uint32_t control_lam(const IsvImage& isv, uint32_t* reason) {
-  const uint32_t law = isv.bits<QPI_SLOT_lam_law>();
-  const qpi_law_input input = lam_law_input(law);
-  const float lam = isv.number<QPI_SLOT_lam>();
-  LawInput in{};
+// What lam's law starts from, checked: all that no observation changes, so that it can be had before there is one.
+struct LamStart {
+  uint32_t law;
+  qpi_law_input input;
+  LawInput in;  // but for the KL and the progress
+  float lam;
+  uint32_t faults;
+};
+
+QPI_FN LamStart start_lam(const IsvImage& isv) {
+  LamStart start{};
+  start.law = isv.bits<QPI_SLOT_lam_law>();
+  start.input = lam_law_input(start.law);
+  const float lam = start.lam = isv.number<QPI_SLOT_lam>();
+  LawInput& in = start.in;
   in.low = isv.number<QPI_SLOT_lam_min>();
   in.high = isv.number<QPI_SLOT_lam_max>();
   in.value = clamp(lam, in.low, in.high);
-  in.kl = isv.number<QPI_SLOT_kl_ema>();
   in.target = isv.number<QPI_SLOT_kl_target>();
-  in.tolerance = isv.number<QPI_SLOT_kl_tolerance>();
+  const bool has_band = set_band(in, isv.number<QPI_SLOT_kl_tolerance>());
   in.memory = isv.number<QPI_SLOT_lam_memory>();
   in.fresh = isv.number<QPI_SLOT_lam_left>() != lam;
 
-  uint32_t faults = 0;
+  uint32_t& faults = start.faults;
   if (!(lam >= 0.0f) || !is_finite(lam)) faults |= QPI_FAULT_LAM;
   if (!(in.low > 0.0f) || !(in.high >= in.low) || !is_finite(in.high)) faults |= QPI_FAULT_LAW;
-  if (input == QPI_LAW_INPUT_KL) {
+  if (start.input == QPI_LAW_INPUT_KL) {
     if (!is_positive(in.target)) faults |= QPI_FAULT_TARGET;
-    if (!(in.tolerance >= 1.0f) || !is_finite(in.tolerance) || !is_gain(in.kl)) faults |= QPI_FAULT_LAW;
+    if (!has_band) faults |= QPI_FAULT_LAW;
   }
+  return start;
+}
+
+// Run lam's law. Returns the fault bits it found; with any, lam stays.
+QPI_FN uint32_t control_lam(const IsvImage& isv, const LamStart& start, uint32_t* reason) {
+  const qpi_law_input input = start.input;
+  const float lam = start.lam;
+  LawInput in = start.in;
+  uint32_t faults = start.faults;
+  in.kl = isv.number<QPI_SLOT_kl_ema>();
+  if (input == QPI_LAW_INPUT_KL && !is_gain(in.kl)) faults |= QPI_FAULT_LAW;
   if (input == QPI_LAW_INPUT_OBSERVATIONS) {
     const uint32_t steps = isv.bits<QPI_SLOT_lam_steps>();
     if (steps == 0) faults |= QPI_FAULT_LAW;
     in.progress = schedule_progress(isv, steps);
   }
-  const LawOutput out = run_lam_law(law, isv, in);  // even so: what its own numbers lack is reported with the rest
+  const LawOutput out =
+      run_lam_law(start.law, isv, in);  // even so: what its own numbers lack is reported with the rest
   if (!out.sensible) faults |= QPI_FAULT_LAW;
   if (faults != 0) {
     *reason = QPI_REASON_FAULT;
@@ -89,15 +109,12 @@ QPI_FN uint32_t control_tau(const IsvImage& isv, uint32_t* reason) {
   in.value = clamp(tau, in.low, in.high);
   in.kl = isv.number<QPI_SLOT_prior_kl>();
   in.target = isv.number<QPI_SLOT_mpo_epsilon>();
-  in.tolerance = isv.number<QPI_SLOT_kl_tolerance>();
+  const bool has_band = set_band(in, isv.number<QPI_SLOT_kl_tolerance>());
 
   uint32_t faults = 0;
   if (!(tau >= 0.0f)) faults |= QPI_FAULT_TAU;
   if (!(in.low > 0.0f) || !(in.high >= in.low) || !is_finite(in.high)) faults |= QPI_FAULT_TAU_LAW;
-  if (input == QPI_LAW_INPUT_PRIOR_KL &&
-      (!is_positive(in.target) || !(in.tolerance >= 1.0f) || !is_finite(in.tolerance))) {
-    faults |= QPI_FAULT_TAU_LAW;
-  }
+  if (input == QPI_LAW_INPUT_PRIOR_KL && (!is_positive(in.target) || !has_band)) faults |= QPI_FAULT_TAU_LAW;
   if (input == QPI_LAW_INPUT_OBSERVATIONS) {
     const uint32_t steps = isv.bits<QPI_SLOT_tau_steps>();
     if (steps == 0) faults |= QPI_FAULT_TAU_LAW;
@@ -117,15 +134,15 @@ QPI_FN uint32_t control_tau(const IsvImage& isv, uint32_t* reason) {
 }
 
 // Both laws, on what drives them as it stands. Returns the fault bits they found.
-QPI_FN uint32_t control(const IsvImage& isv, uint32_t* reason, uint32_t* tau_reason) {
+QPI_FN uint32_t control(const IsvImage& isv, const LamStart& lam, uint32_t* reason, uint32_t* tau_reason) {
   uint32_t faults = 0;
-  if (isv.bits<QPI_SLOT_lam_law>() >= QPI_LAM_LAW_COUNT) faults |= QPI_FAULT_LAW;
+  if (lam.law >= QPI_LAM_LAW_COUNT) faults |= QPI_FAULT_LAW;
   if (isv.bits<QPI_SLOT_tau_law>() >= QPI_TAU_LAW_COUNT) faults |= QPI_FAULT_TAU_LAW;
   if (faults != 0) {
     *reason = *tau_reason = QPI_REASON_FAULT;
     return faults;
   }
-  faults = control_lam(isv, reason);
+  faults = control_lam(isv, lam, reason);
   return faults | control_tau(isv, tau_reason);
 }
 
@@ -207,32 +224,33 @@ QPI_COLD_FN void observe_summary(const IsvImage& isv, const qpi_summary& summary
 }
 
 // Moving averages and, if asked for, the laws. `summary` is NULL where the record has none.
-QPI_FN void commit(const IsvImage& isv, const StatTotal& record, const qpi_summary* summary, CommitParts parts) {
+QPI_FN void commit(const IsvImage& isv, const LamStart& lam, const StatTotal& record, const qpi_summary* summary,
+                   CommitParts parts) {
   uint32_t faults = 0, reason = QPI_REASON_NONE;
   const bool observed = observe(isv, record, &faults, &reason);
   if (observed && summary != nullptr) observe_summary(isv, *summary);
   uint32_t tau_reason = reason;
-  if (observed && parts == CommitParts::kObserveAndControl) faults |= control(isv, &reason, &tau_reason);
+  if (observed && parts == CommitParts::kObserveAndControl) faults |= control(isv, lam, &reason, &tau_reason);
   isv.set_count<QPI_SLOT_commits>(isv.count<QPI_SLOT_commits>() + 1);
   report(isv, faults, reason, tau_reason);
 }
 
 // From the workspace's record, which is empty afterwards.
 QPI_FN void commit_record(const IsvImage& isv, qpi_record* record, CommitParts parts) {
-  commit(isv, head_of(*record).total, record->summary.weight > 0.0 ? &record->summary : nullptr, parts);
+  commit(isv, start_lam(isv), head_of(*record).total, record->summary.weight > 0.0 ? &record->summary : nullptr, parts);
   *record = qpi_record{};
 }
 
 QPI_FN void control_alone(const IsvImage& isv) {
   uint32_t reason = QPI_REASON_NONE, tau_reason = QPI_REASON_NONE;
-  const uint32_t faults = control(isv, &reason, &tau_reason);
+  const uint32_t faults = control(isv, start_lam(isv), &reason, &tau_reason);
   report(isv, faults, reason, tau_reason);
 }
 
 // The end of a call on rows, given what the rows were worked on with, what the workspace's record was, the weight of
 // its summary, and the sum of the call's slots. By one thread that everything waits for: a summary stays in memory.
-QPI_FN void finish(const FinishArgs& args, const IsvImage& isv, const StepNumbers& numbers, RecordHead record,
-                   double summary_weight, StatTotal total) {
+QPI_FN void finish(const FinishArgs& args, const IsvImage& isv, const StepNumbers& numbers, const LamStart& lam,
+                   RecordHead record, double summary_weight, StatTotal total) {
   if (numbers.halted) total = StatTotal{};  // the slots were not written
   total.faults |= numbers.faults;
   const bool summed = args.summary_slots != nullptr && !numbers.halted;
@@ -241,13 +259,15 @@ QPI_FN void finish(const FinishArgs& args, const IsvImage& isv, const StepNumber
     args.measured->summary = summed ? *args.summary : qpi_summary{};
     return;
   }
+  const bool was_empty = is_empty(record);
   add_total(record.total, total);
   record.calls += 1;
   qpi_summary* summary = summed || summary_weight > 0.0 ? &args.record->summary : nullptr;
   if (summed) add_summary(*summary, *args.summary);
   if (args.parts != CommitParts::kNone) {
-    commit(isv, record.total, summary != nullptr && summary->weight > 0.0 ? summary : nullptr, args.parts);
+    commit(isv, lam, record.total, summary != nullptr && summary->weight > 0.0 ? summary : nullptr, args.parts);
     if (summary != nullptr) *summary = qpi_summary{};
+    if (was_empty) return;  // and is again
     record = RecordHead{};
   }
   store_head(args.record, record);

@@ -12,12 +12,12 @@ namespace lam_law {
 QPI_FN LawOutput bounded_step(const IsvImage& isv, const LawInput& in) {
   const float up = isv.number<QPI_SLOT_lam_up>(), down = isv.number<QPI_SLOT_lam_down>();
   const bool sensible = up >= 1.0f && is_finite(up) && down > 0.0f && down <= 1.0f;
-  if (in.kl > in.target * in.tolerance) {
+  if (in.kl > in.band_high) {
     const float raised = in.value * up;
     if (raised < in.high) return law_output(raised, QPI_REASON_ABOVE, sensible);
     return law_output(in.high, in.value < in.high ? QPI_REASON_ABOVE : QPI_REASON_AT_MAX, sensible);
   }
-  if (in.kl < in.target / in.tolerance) {
+  if (in.kl < in.band_low) {
     const float lowered = in.value * down;
     if (lowered > in.low) return law_output(lowered, QPI_REASON_BELOW, sensible);
     return law_output(in.low, in.value > in.low ? QPI_REASON_BELOW : QPI_REASON_AT_MIN, sensible);

@@ -9,13 +9,13 @@ inline namespace QPI_ISA {
 
 // Of lam: the moving average of the KL, its goal and dead zone. Of tau: the batch's entropies, or KL(target || prior).
 struct LawInput {
-  float value;       // clamped into [low, high]
-  float low, high;   // lam_min, lam_max or tau_min, tau_max
-  float kl, target;  // laws driven by a KL
-  float tolerance;   // > 1: the dead zone is target / tolerance to target * tolerance
-  double progress;   // schedules: observations since the warm-up, in units of the schedule's length, at most 1
-  float memory;      // what the law asked to be remembered; valid unless `fresh`
-  bool fresh;        // somebody else has moved the value since: start anew from it
+  float value;                // clamped into [low, high]
+  float low, high;            // lam_min, lam_max or tau_min, tau_max
+  float kl, target;           // laws driven by a KL
+  float band_low, band_high;  // the dead zone
+  double progress;            // schedules: observations since the warm-up, in units of the schedule's length, at most 1
+  float memory;               // what the law asked to be remembered; valid unless `fresh`
+  bool fresh;                 // somebody else has moved the value since: start anew from it
 };
 
 struct LawOutput {
@@ -28,6 +28,13 @@ struct LawOutput {
 
 QPI_FN LawOutput law_output(float value, qpi_reason reason, bool sensible) {
   return {value, reason, sensible, false, 0.0f};
+}
+
+// The dead zone is target / tolerance to target * tolerance; a tolerance is at least 1 and finite.
+QPI_FN bool set_band(LawInput& in, float tolerance) {
+  in.band_low = in.target / tolerance;
+  in.band_high = in.target * tolerance;
+  return tolerance >= 1.0f && is_finite(tolerance);
 }
 
 // A law's result, rounded once, inside its bounds.
@@ -47,8 +54,8 @@ QPI_FN bool is_positive(float x) { return x > 0.0f && is_finite(x); }
 
 // Where a law that moves inside the dead zone too stands, seen from the value it starts from.
 QPI_FN qpi_reason band_reason(const LawInput& in) {
-  if (in.kl > in.target * in.tolerance) return in.value >= in.high ? QPI_REASON_AT_MAX : QPI_REASON_ABOVE;
-  if (in.kl < in.target / in.tolerance) return in.value <= in.low ? QPI_REASON_AT_MIN : QPI_REASON_BELOW;
+  if (in.kl > in.band_high) return in.value >= in.high ? QPI_REASON_AT_MAX : QPI_REASON_ABOVE;
+  if (in.kl < in.band_low) return in.value <= in.low ? QPI_REASON_AT_MIN : QPI_REASON_BELOW;
   return QPI_REASON_IN_BAND;
 }
 

@@ -42,10 +42,10 @@ struct FlightRing {
 struct IsvWords {
   uint32_t* slots;
   uint32_t* absent;
-  uint64_t present;             // one bit per slot of the layout
-  int32_t index[kNativeWords];  // in `slots`; -1: in `absent`, at the word's native place
-  bool native;                  // `index` need not be looked at
+  uint64_t present;  // one bit per slot of the layout
   FlightRing flight;
+  bool native;                  // `index` need not be looked at
+  int32_t index[kNativeWords];  // in `slots`; -1: in `absent`, at the word's native place
 
   QPI_CONSTEXPR uint32_t* at(int word) const {
     return native ? slots + word : index[word] >= 0 ? slots + index[word] : absent + word;
@@ -143,9 +143,9 @@ inline RowFamily family_of(const qpi_problem& p) {
 enum class CommitParts : uint32_t { kNone, kObserve, kObserveAndControl };
 enum class ResetParts : uint32_t { kPresent, kAbsent };  // slots of the layout, or those it lacks
 
-// One call's worth of work on the rows, for every backend.
+// One call's worth of work on the rows, for every backend. What the plain step on packed arrays looks at comes first: a
+// kernel's arguments reach it 64 bytes at a time, and small batches wait for each of these.
 struct RowsArgs {
-  IsvWords isv;
   const void* q_logits;
   const void* pi_logits;
   const float* support;
@@ -156,7 +156,6 @@ struct RowsArgs {
   StatSlot* slots;             // those in use are written
   qpi_summary* summary_slots;  // likewise; NULL: no summary
   int64_t rows;
-  int64_t q_stride[3], pi_stride[2], grad_stride[2], legal_stride[2], support_stride[2], weight_stride;
   int32_t actions, atoms, tile_rows;
   qpi_dtype q_dtype, pi_dtype, grad_dtype;
   float reduction_scale;  // 1, or 1 / rows
@@ -164,12 +163,14 @@ struct RowsArgs {
   bool write;        // overwrite pi_grad instead of adding to it
   bool running_std;  // divide values by a standard deviation
   bool row0;         // only row 0 of the call enters the statistic
+  int64_t support_stride[2];
+  IsvWords isv;
+  int64_t q_stride[3], pi_stride[2], grad_stride[2], legal_stride[2], weight_stride;
   RowFamily family;
 };
 
 // What follows the rows: fold the slots into the record (or into `measured`), then perhaps commit.
 struct FinishArgs {
-  IsvWords isv;
   qpi_record* record;
   qpi_record* measured;  // not NULL: the statistic goes there and nothing else changes
   const StatSlot* slots;

@@ -25,6 +25,10 @@ QPI_FN void add_total(StatTotal& sum, const StatTotal& other) {
 QPI_FN RecordHead head_of(const qpi_record& r) {
   return {{r.weighted_kl, r.weight, r.weighted_variance, r.rows, r.skipped, r.clipped, r.faults}, r.calls};
 }
+QPI_FN bool is_empty(const RecordHead& head) {
+  const StatTotal& total = head.total;
+  return head.calls == 0 && total.rows == 0 && total.skipped == 0 && total.faults == 0;
+}
 QPI_FN void store_head(qpi_record* to, const RecordHead& head) {
   to->weighted_kl = head.total.weighted_kl;
   to->weight = head.total.weight;

@@ -7,8 +7,11 @@ as it was.
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from . import _core, _isv
 from .errors import CaptureError, CudaError, DeviceError
@@ -24,16 +27,19 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ._isv import Isv, Trace
+    from ._pointer import Pointer
 
 __all__ = [
     "DeviceRing",
     "DeviceState",
+    "HostMirror",
     "Memory",
     "call",
     "current",
     "current_device",
     "device_count",
     "device_of",
+    "synchronize",
     "upload",
     "wait",
 ]
@@ -142,6 +148,40 @@ def wait(ordinal: int, stream: int, other: int) -> None:
             call(driver.cuEventDestroy, event)
 
 
+def synchronize(stream: int) -> None:
+    """Wait on the host for a stream. Needs the context."""
+    call(driver.cuStreamSynchronize, stream)
+
+
+class HostMirror:
+    """Memory of the host that a few bytes of a GPU pass through. Made and used with its context current.
+
+    Parameters
+    ----------
+    array : Pointer, int64
+        What is on the GPU.
+
+    Attributes
+    ----------
+    array : ndarray, int64
+        What is on the host, of the same shape.
+    """
+
+    def __init__(self, array: Pointer) -> None:
+        self._address = array.address
+        self._pinned = LegacyPinnedMemoryResource().allocate(8 * math.prod(array.shape))
+        memory = _core.host_memory(int(self._pinned.handle), self._pinned.size)
+        self.array = np.frombuffer(memory, np.int64).reshape(array.shape)
+
+    def fetch(self, stream: int) -> None:
+        """Enqueue a copy from the GPU."""
+        call(driver.cuMemcpyDtoHAsync, int(self._pinned.handle), self._address, self._pinned.size, stream)
+
+    def store(self, stream: int) -> None:
+        """Enqueue a copy to the GPU."""
+        call(driver.cuMemcpyHtoDAsync, self._address, int(self._pinned.handle), self._pinned.size, stream)
+
+
 # ---- our own stream --------------------------------------------------------------------------------------------------
 
 
@@ -234,12 +274,8 @@ class DeviceRing:
 
     def __init__(self, state: DeviceState, nbytes: int) -> None:
         self._state, self._nbytes = state, nbytes
-        side = _side(state.ordinal)
-        with current(state.ordinal), side.lock:
-            self.memory = Memory(side, 2 * _padded(nbytes), state.handle.trace)
-            self.address = self.memory.address
-            call(driver.cuMemsetD8Async, self.address, 0, nbytes, side.handle)
-            side.synchronize()
+        self.memory = state.scratch(2 * _padded(nbytes))
+        self.address = self.memory.address
 
     def read(self, stream: Any) -> bytes:
         """Return the records as they are after the last write."""
@@ -331,6 +367,35 @@ class DeviceState:
                 self._side.synchronize()
             else:
                 self.handle.wrote(handle, owner, source)
+
+    def scratch(self, nbytes: int) -> Memory:
+        """Return zeroed memory for work beside the state."""
+        with current(self.ordinal), self._side.lock:
+            memory = Memory(self._side, nbytes, self.handle.trace)
+            call(driver.cuMemsetD8Async, memory.address, 0, nbytes, self._side.handle)
+            self._side.synchronize()
+        return memory
+
+    def enqueue(self, work: Callable[[int], None], stream: Any) -> None:
+        """Have work enqueued in stream order, with the context current.
+
+        Where no stream is named and no call has used one yet, our own one serves, and the host waits for it.
+        """
+        with current(self.ordinal):
+            handle, owner, source = self.handle.order(stream)
+            work(handle or self._side.handle)
+            if handle:
+                self.handle.wrote(handle, owner, source)
+            else:
+                self._side.synchronize()
+
+    def download(self, address: int, nbytes: int, stream: Any) -> bytes:
+        """Return device memory as it is after the last write. The host waits."""
+        with current(self.ordinal), self._side.lock:
+            handle, _, _ = self._ordered(stream, "reading memory")
+            if handle != self._side.handle:
+                wait(self.ordinal, self._side.handle, handle)
+            return self._side.fetch(address, nbytes)
 
     def make_ring(self, nbytes: int) -> DeviceRing:
         """Return memory for a flight recorder, zeroed."""

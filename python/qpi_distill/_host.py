@@ -11,18 +11,32 @@ import numpy as np
 from . import _core, _isv
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from ._isv import Isv
 
-__all__ = ["HostRing", "HostState"]
+__all__ = ["HostMemory", "HostRing", "HostState"]
 
 _ALIGNMENT = 64
 
 
 def _padded(nbytes: int) -> int:
     return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+
+
+class HostMemory:
+    """Zeroed memory, aligned for vectors.
+
+    Parameters
+    ----------
+    nbytes : int
+        Its size.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self._memory = np.zeros(nbytes + _ALIGNMENT, np.uint8)
+        self.address = _padded(self._memory.__array_interface__["data"][0])
 
 
 class HostRing:
@@ -38,8 +52,8 @@ class HostRing:
 
     def __init__(self, state: HostState, nbytes: int) -> None:
         self._state, self._nbytes = state, nbytes
-        self.memory = np.zeros(nbytes + _ALIGNMENT, np.uint8)
-        self.address = _padded(self.memory.__array_interface__["data"][0])
+        self.memory = HostMemory(nbytes)
+        self.address = self.memory.address
 
     def read(self, stream: Any) -> bytes:
         """Return the records as they are."""
@@ -49,7 +63,7 @@ class HostRing:
     def clear(self, stream: Any) -> None:
         """Forget the records."""
         self._state.handle.order(stream)
-        self.memory[:] = 0
+        _core.host_memory(self.address, self._nbytes)[:] = bytes(self._nbytes)
 
 
 class HostState:
@@ -96,6 +110,19 @@ class HostState:
         """Overwrite the head of the workspace."""
         self.handle.order(stream)
         _core.host_memory(self.workspace, len(data))[:] = data
+
+    def scratch(self, nbytes: int) -> HostMemory:
+        """Return zeroed memory for work beside the state."""
+        return HostMemory(nbytes)
+
+    def enqueue(self, work: Callable[[int], None], stream: Any) -> None:
+        """Do work that a GPU would be told to do in stream order."""
+        self.handle.order(stream)
+        work(0)
+
+    def download(self, address: int, nbytes: int, stream: Any) -> bytes:
+        """Return memory."""
+        return bytes(_core.host_memory(address, nbytes))
 
     def make_ring(self, nbytes: int) -> HostRing:
         """Return memory for a flight recorder, zeroed."""

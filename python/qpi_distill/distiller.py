@@ -11,6 +11,7 @@ import numpy as np
 from . import _arrays, _core, _pointer
 from ._devices import CPU
 from ._log import logger
+from ._record import RECORD, SUMMARY
 from .arrays import bound_of, index_of, real_of
 from .isv import ISV, fault_names
 
@@ -20,29 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Distiller", "Statistic"]
 
-_SUMMARY = (
-    "loss",
-    "target_entropy",
-    "policy_entropy",
-    "uniform_entropy",
-    "agreement",
-    "pi_at_qstar",
-    "overlap",
-)
 _SHOWN_ROWS = (256, 4096, 1 << 20)  # whose kernels are logged
-_RECORD = np.dtype(
-    [
-        ("weighted_kl", "<f8"),
-        ("weight", "<f8"),
-        ("weighted_variance", "<f8"),
-        ("rows", "<i8"),
-        ("skipped", "<i8"),
-        ("clipped", "<i8"),
-        ("faults", "<u4"),
-        ("calls", "<u4"),
-        *((f"summary_{name}", "<f8") for name in ("weight", *_SUMMARY)),
-    ]
-)
 
 
 class Statistic(NamedTuple):
@@ -280,7 +259,7 @@ class Distiller(_core.Operator):
         state = self._isv._state
         with state.measuring():
             handle = self.measure_into(state.record, q_logits, pi_logits, legal_actions, row_weights, stream)
-            record = np.frombuffer(state.measured(_RECORD.itemsize, handle), _RECORD)[0]
+            record = np.frombuffer(state.measured(RECORD.itemsize, handle), RECORD)[0]
         weight = float(record["weight"])
         return Statistic(
             float(record["weighted_kl"]) / weight if weight > 0 else math.nan,
@@ -294,7 +273,7 @@ class Distiller(_core.Operator):
                 float(record[f"summary_{name}"] / record["summary_weight"])
                 if record["summary_weight"] > 0
                 else math.nan
-                for name in _SUMMARY
+                for name in SUMMARY
             ),
         )
 

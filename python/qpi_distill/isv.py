@@ -430,8 +430,9 @@ class ISV:
         """
         return self._handle.slot_address(_check_name(name).number)
 
-    def _view(self, address: int, count: int, dtype: str) -> Any:
-        pointer = _pointer.Pointer(address, (count,), dtype, self._handle.device, None, False, self._handle)
+    def _view(self, address: int, shape: int | tuple[int, ...], dtype: str) -> Any:
+        extents = shape if isinstance(shape, tuple) else (shape,)
+        pointer = _pointer.Pointer(address, extents, dtype, self._handle.device, None, False, self._handle)
         return np.asarray(pointer) if self._handle.device == CPU else pointer
 
     def __repr__(self) -> str:

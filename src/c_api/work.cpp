@@ -42,7 +42,6 @@ void describe_work(const qpi_plan& plan, const qpi_isv& isv, const qpi_batch& ba
   rows->family = family_of(p);
   rows->summary_slots = (p.flags & QPI_SUMMARY) != 0 ? workspace->summary_slots : nullptr;
 
-  finish->isv = rows->isv;
   finish->record = &workspace->record;
   finish->measured = nullptr;
   finish->slots = workspace->slots;

@@ -151,8 +151,9 @@ void run(const Plan& plan, const RowsArgs& rows, const FinishArgs& finish_args) 
           in_use, [&](int lane) { return fold_summary_lane(rows.summary_slots, in_use, lane); }, add_summary);
     }
   }
-  with_image(finish_args.isv, [&](const IsvImage& isv) {
-    finish(finish_args, isv, numbers, head_of(*finish_args.record), finish_args.record->summary.weight, total);
+  with_image(rows.isv, [&](const IsvImage& isv) {
+    finish(finish_args, isv, numbers, start_lam(isv), head_of(*finish_args.record), finish_args.record->summary.weight,
+           total);
   });
 }
 

@@ -61,15 +61,15 @@ qpi_status measure_tile(const qpi_problem& problem, int buffers, size_t limit, i
   return QPI_SUCCESS;
 }
 
-// The block kernel with so many tiles to a block: a thread for each (row, action), and four for each row.
+// The block kernel with so many tiles to a block: a thread for each (row, action), four for each row, and helpers.
 qpi_status measure_block(const qpi_problem& problem, int tiles, size_t limit, int multiprocessors, bool clusters,
                          KernelChoice* block) {
   *block = {};
   const TileShape shape = shape_of(problem);
   const int rows = tiles * static_cast<int>(shape.tile_rows);
   const int items = rows * static_cast<int>(problem.actions), lanes = rows * kPartials;
-  const int wanted = ((items > lanes ? items : lanes) + 31) / 32 * 32;
-  const int threads = wanted > kBlockMaxThreads ? kBlockMaxThreads : wanted < 64 ? 64 : wanted;
+  const int wanted = ((items > lanes ? items : lanes) + 31) / 32 * 32 + kBlockHelpers;
+  const int threads = wanted > kBlockMaxThreads ? kBlockMaxThreads : wanted;
   KernelChoice choice{};
   choice.threads = threads;
   choice.shared_bytes = block_shared_bytes(shape, rows);

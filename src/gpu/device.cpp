@@ -19,7 +19,7 @@ qpi_status run(const Plan& plan, int32_t device, const Choice& choice, const Row
   QPI_CUDA_TRY(launch_rows(rows, finish, launch, stream), "launching the rows kernel");
   if (choice.whole_step) return QPI_SUCCESS;
   if (finish.summary_slots != nullptr) QPI_CUDA_TRY(launch_summary(finish, stream), "launching the summary kernel");
-  QPI_CUDA_TRY(launch_finish(finish, plan.overlap, stream), "launching the finish kernel");
+  QPI_CUDA_TRY(launch_finish(rows.isv, finish, plan.overlap, stream), "launching the finish kernel");
   return QPI_SUCCESS;
 }
 

@@ -42,8 +42,8 @@ class Graph:
 
 
 @contextlib.contextmanager
-def capture(stream):
-    """Capture what is enqueued on a stream, in global mode. The list holds the graph afterwards.
+def capture(stream, mode="GLOBAL"):
+    """Capture what is enqueued on a stream. The list holds the graph afterwards.
 
     No garbage is collected meanwhile: to free memory of an earlier test would break the capture.
     """
@@ -51,7 +51,7 @@ def capture(stream):
     raw = driver.CUstream(handle(stream))
     gc.collect()
     gc.disable()
-    call(driver.cuStreamBeginCapture, raw, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL)
+    call(driver.cuStreamBeginCapture, raw, driver.CUstreamCaptureMode[f"CU_STREAM_CAPTURE_MODE_{mode}"])
     try:
         yield out
     finally:

@@ -287,10 +287,23 @@ def test_a_s1_work_runs_where_the_data_is():
     assert torch.cuda.current_device() == 0
     torch.cuda.synchronize(1)
     assert_allclose(grad.cpu().numpy(), SMOKE_GRAD, atol=2e-6)
-    with pytest.raises((BufferError, ValueError)):
+    with pytest.raises(BufferError, match="q_logits: is on cuda:0, but the ISV is on cuda:1"):
         op.step(q.to("cuda:0"), pi, grad)
     assert torch.cuda.current_device() == 0
     assert isv.read().observations == 1
+
+
+@pytest.mark.gpu2
+def test_a_s1_an_address_of_another_gpu_is_refused_by_the_names_of_both():
+    from backends import Cuda
+
+    first, second = Cuda(0), Cuda(1)
+    isv = qpi.ISV(lam=1.0, device="cuda:1")
+    op = qpi.Distiller(support=PAIR, actions=3, isv=isv, reduction="sum", value_scale="none")
+    elsewhere = first.put(PI)
+    claimed = qpi.pointer(elsewhere.address, PI.shape, device="cuda:1", owner=elsewhere)
+    with pytest.raises(BufferError, match=r"pi_logits is .*, memory of GPU 0; expected memory of GPU 1"):
+        op.bind(second.put(Q), claimed, second.put(0 * PI))
 
 
 @pytest.mark.gpu2

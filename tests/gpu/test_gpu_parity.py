@@ -4,13 +4,16 @@ Sums have a fixed order, and nothing is contracted: so gradient, record and stat
 ran, or on how many blocks.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 
+import qpi_distill as qpi
 from backends import BFLOAT16, Cpu
 from reference import Options
-from stepping import assert_same_bits, check, frozen, random_problem, record_bytes, run
+from stepping import assert_same_bits, check, faults_of, frozen, make_isv, random_problem, record_bytes, run
 from strategies import pairs, problems, spoiled
 
 pytest.importorskip("ml_dtypes")
@@ -40,6 +43,51 @@ def assert_right(gpu, problem, kernel="auto", **how):
     outcome = forced(gpu, problem, kernel, **how)
     assert_same(outcome, run(gpu, problem, kernel="stream", **how))
     check(outcome, problem)
+
+
+# ---- calls --------------------------------------------------------------------------------------------------------
+
+
+class TestCommonCalls:
+    """The block kernel knows common calls when it is compiled. What makes a call less common changes no bit of it."""
+
+    @pytest.mark.sanitizer
+    @pytest.mark.parametrize("mode", ["add", "write"])
+    @pytest.mark.parametrize("value_scale", ["none", "running_std"])
+    @pytest.mark.parametrize(
+        ("rows", "actions", "atoms"),
+        [(1, 11, 21), (32, 11, 21), (100, 4, 51), (1000, 11, 21), (1024, 18, 8), (4096, 11, 21), (5000, 2, 100)],
+    )
+    def test_as_with_options_that_change_nothing(self, gpu, rows, actions, atoms, value_scale, mode):
+        rng = np.random.default_rng(rows + atoms)
+        problem = random_problem(rng, rows, actions, atoms, value_scale=value_scale, mode=mode, reduction="mean")
+        if rows > 1:
+            problem.q[rows // 2, 0, 0], problem.pi[rows // 3, -1] = np.nan, np.inf  # skipped rows
+            problem.pi[0, 0] = -np.inf
+        common = run(gpu, problem, kernel="block", call="step")
+        check(common, problem)
+        for option in (
+            {"weights": np.ones(rows, np.float32)},
+            {"legal": np.ones((rows, actions), bool)},
+            {"grad_scale": 1.0},
+        ):
+            assert_same(common, run(gpu, replace(problem, **option), kernel="block", call="step"))
+        assert_same(common, run(gpu, problem, kernel="stream", call="step"))
+        recorded = make_isv(gpu, problem.state)
+        recorder = qpi.Recorder(recorded, capacity=4)
+        assert_same(common, run(gpu, problem, isv=recorded, kernel="block", call="step"))
+        del recorder
+
+    @pytest.mark.parametrize(
+        "slots", [{"tau": -1.0}, {"lam": np.nan}, {"lam_off": 1}, {"kl_alpha": 2.0}, {"lam_law": 9}]
+    )
+    def test_a_state_that_makes_no_sense(self, gpu, slots):
+        problem = random_problem(np.random.default_rng(3), 40, 11, 21, state=slots)
+        common = run(gpu, problem, kernel="block", call="step")
+        weighted = replace(problem, weights=np.ones(40, np.float32))
+        assert_same(common, run(gpu, weighted, kernel="block", call="step"))
+        assert_same(common, run(gpu, problem, kernel="stream", call="step"))
+        assert faults_of(common.values) != 0 or slots == {"lam_off": 1}
 
 
 # ---- kernels ------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import pytest
 
 from toolchain import ROOT, find, run
 
-SUFFIXES = {".py", ".pyi", ".typed", ".pxd", ".h", ".hpp", ".so", ".cmake", ".pc", ".fatbin"}
+SUFFIXES = {".cu", ".py", ".pyi", ".typed", ".pxd", ".h", ".hpp", ".so", ".cmake", ".pc", ".fatbin"}
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +36,7 @@ def test_it_holds_what_embedders_need(archive):
     assert modules
     wanted = {
         "qpi_distill/py.typed",
+        "qpi_distill/distributed/fold.cu",
         "qpi_distill/c_api.pxd",
         "qpi_distill/include/qpi_distill.h",
         "qpi_distill/include/qpi_distill.hpp",

@@ -21,8 +21,8 @@ PAGES = sorted(path for path in DOCS.rglob("*.md") if BLOCK.search(path.read_tex
 
 
 def test_generated_pages_are_up_to_date():
-    done = subprocess.run([sys.executable, ROOT / "tools/reference.py", "--check"], check=False)
-    assert done.returncode == 0, "run python3 tools/reference.py"
+    done = subprocess.run([sys.executable, ROOT / "tools/reference_pages.py", "--check"], check=False)
+    assert done.returncode == 0, "run python3 tools/reference_pages.py"
 
 
 def test_every_slot_law_preset_and_function_has_its_entry():

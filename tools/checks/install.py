@@ -23,6 +23,8 @@ DISTRIBUTIONS = (
     "cupy-cuda13x",
     "jax",
     "numba-cuda",
+    "nccl4py",
+    "nvidia-nccl-cu13",
     "pytest",
     "hypothesis",
     "scikit-build-core",

@@ -8,12 +8,13 @@ from pathlib import Path
 
 FOLDERS = ("cmake", "cuda", "src")
 FILES = ("CMakeLists.txt",)
+DISTRIBUTED = ("python/qpi_distill/distributed",)  # what a data-parallel result is of besides
 
 
-def source_files(root: Path) -> list[Path]:
+def source_files(root: Path, folders: tuple[str, ...] = FOLDERS, files: tuple[str, ...] = FILES) -> list[Path]:
     """What the library is built from, in a fixed order. Leftovers of editors and interpreters do not count."""
-    found = [root / name for name in FILES]
-    for folder in FOLDERS:
+    found = [root / name for name in files]
+    for folder in folders:
         found += [
             path
             for path in (root / folder).rglob("*")
@@ -24,10 +25,10 @@ def source_files(root: Path) -> list[Path]:
     return sorted(found, key=lambda path: path.relative_to(root).as_posix())
 
 
-def sources_sha256(root: Path) -> str:
+def sources_sha256(root: Path, folders: tuple[str, ...] = FOLDERS, files: tuple[str, ...] = FILES) -> str:
     """One hash over the names and contents of those files."""
     total = hashlib.sha256()
-    for path in source_files(root):
+    for path in source_files(root, folders, files):
         name = path.relative_to(root).as_posix()
         total.update(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {name}\n".encode())
     return total.hexdigest()

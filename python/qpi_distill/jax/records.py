@@ -13,28 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..distiller import _RECORD
+from .._record import CALLS, COUNTS, FAULTS, RECORD, SUMS
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
 __all__ = ["RECORD_WORDS", "add_records", "record_sum", "sum_over_axis"]
 
-RECORD_WORDS = _RECORD.itemsize // 4
-_OFFSETS = {name: offset for name, (_, offset) in _RECORD.fields.items()}
-
-
-def _where(kind: str) -> np.ndarray:
-    """Which of a record's 8-byte members are of this dtype."""
-    found = np.zeros(_RECORD.itemsize // 8, dtype=bool)
-    for dtype, offset in _RECORD.fields.values():
-        if dtype == np.dtype(kind):
-            found[offset // 8] = True
-    return found
-
-
-_SUMS, _COUNTS = _where("<f8"), _where("<i8")
-_FAULTS, _CALLS = _OFFSETS["faults"] // 4, _OFFSETS["calls"] // 4
+RECORD_WORDS = RECORD.itemsize // 4
+_OFFSETS = {name: offset for name, (_, offset) in RECORD.fields.items()}
 _BITS = np.arange(32, dtype=np.uint32)
 
 
@@ -43,30 +30,30 @@ def _split(record: jax.Array) -> tuple[jax.Array, jax.Array]:
     pairs = record.reshape(-1, 2)
     sums = lax.bitcast_convert_type(pairs, jnp.float64)
     counts = lax.bitcast_convert_type(pairs, jnp.int64)
-    return jnp.where(_SUMS, sums, 0.0), jnp.where(_COUNTS, counts, 0)
+    return jnp.where(SUMS, sums, 0.0), jnp.where(COUNTS, counts, 0)
 
 
 def _join(sums: jax.Array, counts: jax.Array, faults: jax.Array, calls: jax.Array) -> jax.Array:
     """Return the record of these members. Inside `enable_x64`."""
     pairs = jnp.where(
-        _SUMS[:, None], lax.bitcast_convert_type(sums, jnp.uint32), lax.bitcast_convert_type(counts, jnp.uint32)
+        SUMS[:, None], lax.bitcast_convert_type(sums, jnp.uint32), lax.bitcast_convert_type(counts, jnp.uint32)
     )
-    return pairs.reshape(-1).at[np.array([_FAULTS, _CALLS])].set(jnp.stack([faults, calls]))
+    return pairs.reshape(-1).at[np.array([FAULTS, CALLS])].set(jnp.stack([faults, calls]))
 
 
 def add_records(a: jax.Array, b: jax.Array) -> jax.Array:
     """Return the record of two batches together: sums and counts added, faults united."""
     with jax.enable_x64(True):
         (sums, counts), (more_sums, more_counts) = _split(a), _split(b)
-        return _join(sums + more_sums, counts + more_counts, a[_FAULTS] | b[_FAULTS], a[_CALLS] + b[_CALLS])
+        return _join(sums + more_sums, counts + more_counts, a[FAULTS] | b[FAULTS], a[CALLS] + b[CALLS])
 
 
 def sum_over_axis(record: jax.Array, axis_name: Hashable) -> jax.Array:
     """Return the record of all devices along a mapped axis, the same bits on each of them."""
     with jax.enable_x64(True):
         sums, counts = _split(record)
-        bits = (record[_FAULTS] >> _BITS) & np.uint32(1)
-        sums, counts, bits, calls = lax.psum((sums, counts, bits, record[_CALLS]), axis_name)
+        bits = (record[FAULTS] >> _BITS) & np.uint32(1)
+        sums, counts, bits, calls = lax.psum((sums, counts, bits, record[CALLS]), axis_name)
         faults = jnp.where(bits != 0, np.uint32(1) << _BITS, np.uint32(0)).sum(dtype=jnp.uint32)
         return _join(sums, counts, faults, calls)
 

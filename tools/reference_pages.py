@@ -1,7 +1,7 @@
 """Write docs/reference/ from the headers: the slots, the control laws and the C interface.
 
-python3 tools/reference.py            rewrite the pages
-python3 tools/reference.py --check    exit 1 and name the pages that would change
+python3 tools/reference_pages.py            rewrite the pages
+python3 tools/reference_pages.py --check    exit 1 and name the pages that would change
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from generated import table  # noqa: E402
 
 INCLUDE = ROOT / "cuda" / "include"
 PAGES = ROOT / "docs" / "reference"
-NOTE = "<!-- Made by tools/reference.py from the headers: change those. -->\n"
+NOTE = "<!-- Made by tools/reference_pages.py from the headers: change those. -->\n"
 WORDS = {"F32": "float32, 1 word", "U32": "uint32, 1 word", "U64": "uint64, 2 words, low word first"}
 PRESET = re.compile(r"X\((\w+),\s*(\w+),\s*((?:V\(\w+,\s*[^)]+\)\s*)+),\s*\"([^\"]+)\"\)")
 VALUE = re.compile(r"V\((\w+),\s*([^)]+)\)")
