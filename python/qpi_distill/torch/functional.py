@@ -62,7 +62,7 @@ def distill_loss(
     loss : Tensor, shape [], float32
         lam * sum(row_weights * KL), divided by the number of rows for "mean". A row's KL enters its value with at most
         `kl_row_max`, its gradient unbounded.
-    record : Tensor, shape [7], int64
+    record : Tensor, shape [R], int64
         The statistic, for `collect`.
 
     Raises
@@ -88,7 +88,7 @@ def collect(state: State, record: Tensor) -> None:
     ----------
     state : State
         Its record is changed.
-    record : Tensor, shape [7], int64
+    record : Tensor, shape [R], int64
         From `distill_loss`.
     """
     ops.collect(state.record, record)

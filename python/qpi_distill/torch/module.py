@@ -167,14 +167,16 @@ class DistillLoss(nn.Module):
         places = torch.arange(_FAULT_BITS, device=self.record.device, dtype=torch.int32)
         words = self.record.view(torch.int32)
         bits = (words[12] >> places) & 1
-        message = torch.cat(
-            [self.record.view(torch.float64)[:3], self.record[3:6].double(), bits.double(), words[13:14].double()]
-        )
+        reals = self.record.view(torch.float64)
+        parts = [reals[:3], self.record[3:6].double(), bits.double(), words[13:14].double(), reals[7:]]
+        message = torch.cat(parts)
         torch.distributed.all_reduce(message, group=group)
-        self.record.view(torch.float64)[:3] = message[:3]
-        self.record[3:6] = message[3:6].long()
-        words[12] = ((message[6:-1] > 0).int() << places).sum(dtype=torch.int32)
-        words[13] = message[-1].int()
+        sums, counts, bits, calls, summary = message.split([len(part) for part in parts])
+        reals[:3] = sums
+        self.record[3:6] = counts.long()
+        words[12] = ((bits > 0).int() << places).sum(dtype=torch.int32)
+        words[13:14] = calls.int()
+        reals[7:] = summary
 
     # ---- what it holds -----------------------------------------------------------------------------------------------
 

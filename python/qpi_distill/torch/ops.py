@@ -161,6 +161,14 @@ class _Operator(_Shared):
             checked=False,
             max_blocks=0,
             max_threads=0,
+            critic="categorical",
+            target="boltzmann",
+            epsilon=0.0,
+            divergence="forward_kl",
+            beta=0.5,
+            policy_temperature=1.0,
+            control_stat="kl",
+            summary=False,
         )
 
 
@@ -202,7 +210,7 @@ def distill(
     value_scale: str,
     illegal_below: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return loss [], its gradient [..., A] (both float32) and the record [7] of one batch; nothing is changed."""
+    """Return loss [], its gradient [..., A] (both float32) and the record [R] of one batch; nothing is changed."""
     _check(q_logits, pi_logits, support, slots, legal_actions, row_weights, reduction, value_scale)
     device = q_logits.device
     actions, atoms = q_logits.shape[-2:]
@@ -345,6 +353,7 @@ def collect(record: Tensor, found: Tensor) -> None:
         return
     record.view(torch.float64)[:3] += found.view(torch.float64)[:3]
     record[3:6] += found[3:6]
+    record.view(torch.float64)[7:] += found.view(torch.float64)[7:]
     faults, calls = record.view(torch.int32)[12:14]
     more_faults, more_calls = found.view(torch.int32)[12:14]
     faults |= more_faults

@@ -20,8 +20,8 @@ _LAYOUT = Layout.native()
 _PLACES = {slot.name: (_LAYOUT[slot.name], slot.type == "f32") for slot in _isv.SLOTS}
 SLOT_NAMES = tuple(slot.name for slot in _isv.SLOTS)
 SLOT_WORDS = _LAYOUT.words
-RECORD_WORDS = 7
-"""Of 8 bytes each: three float64 sums, three int64 counts, two uint32 of fault bits and calls."""
+RECORD_WORDS = _isv.RECORD_SIZE // 8
+"""Of 8 bytes each: three float64 sums, three int64 counts, two uint32 of fault bits and calls, the float64 summary."""
 
 
 class State(NamedTuple):
@@ -31,7 +31,7 @@ class State(NamedTuple):
     ----------
     slots : Tensor, shape [S], int32
         The slots of an ISV in the native layout, bit for bit.
-    record : Tensor, shape [7], int64
+    record : Tensor, shape [R], int64
         The statistic since the last commit, bit for bit.
     """
 
