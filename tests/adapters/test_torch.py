@@ -10,12 +10,12 @@ import sys
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from torch_cases import pytest_generate_tests  # noqa: F401
 
 import qpi_distill as qpi
 from reference import Loop, Options
 from reference.tolerance import gradient_tolerance, kl_tolerance
 from stepping import random_problem
-from torch_cases import pytest_generate_tests  # noqa: F401
 
 torch = pytest.importorskip("torch")
 adapter = pytest.importorskip("qpi_distill.torch")
@@ -291,7 +291,7 @@ def test_opcheck(device, extras, dtype):
     slots, record = new_state(device)
     pi = pi.detach().to(dtype).requires_grad_()
     ops = torch.ops.qpi_distill
-    arguments = (q, pi, support, slots, mask, weights, options_text("mean", {}))
+    arguments = (q, pi, support, slots, mask, weights, options_text("mean"))
     torch.library.opcheck(ops.distill, arguments)
     found = distill_loss(pi, q, support, State(slots, record), reduction="mean")[1]
     torch.library.opcheck(ops.collect, (record, found))

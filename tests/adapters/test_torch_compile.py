@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from numpy.testing import assert_allclose
-
 from torch_cases import pytest_generate_tests  # noqa: F401
 
 torch = pytest.importorskip("torch")

@@ -72,7 +72,7 @@ def distill_loss(
     TypeError
         A dtype that is not supported, an option that does not exist, a categorical critic without support.
     """
-    options = options_text(reduction, choices)
+    options = options_text(reduction, **choices)
     loss, _, record = ops.differentiable(q_logits, pi_logits, support, state.slots, legal_actions, row_weights, options)
     return loss, record
 

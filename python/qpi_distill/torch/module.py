@@ -89,7 +89,7 @@ class DistillLoss(nn.Module):
         super().__init__()
         _refuse_near_misses(values)
         choices = {name: values.pop(name) for name in CHOICES if name in values}
-        self._options = options_text(reduction, choices)
+        self._options = options_text(reduction, **choices)
         self.options.check_support(support)
         state = new_state(device, preset=preset, **values)
         self.register_buffer("slots", state.slots)

@@ -18,7 +18,7 @@ __all__ = ["options_of", "options_text"]
 
 
 @torch.compiler.assume_constant_result
-def options_text(reduction: str, choices: dict[str, Any]) -> str:
+def options_text(reduction: str, /, **choices: Any) -> str:
     """Return the options of a call as JSON, checked by the library. The compiler sees a constant.
 
     Raises
