@@ -213,6 +213,8 @@ def test_the_family_is_that_of_the_distiller(choices, device):
         **{**choices, "summary": True},
     )
     assert float(value) == pytest.approx(0.1 * 21 * summed.measure(q, pi).loss, rel=1e-5)
+    after = qpj.read_state(qpj.commit(qpj.accumulate(qpj.init_state(), record)))
+    assert (after.loss_last >= 0) == choices.get("summary", False), "what nobody asked for stays unmeasured"
 
 
 def test_faults_and_bad_rows_give_no_gradient_and_are_told():
@@ -455,7 +457,7 @@ BAD = [
     ({"pi_logits": np.float32(1)}, ValueError, r"pi_logits: shape \(\)"),
     ({"q_logits": Q[:2]}, ValueError, r"q_logits: shape \(2, 5, 9\), expected \(3, 5, Z\)"),
     ({"q_logits": Q[:, 0]}, ValueError, r"q_logits: shape \(3, 9\)"),
-    ({"support": None}, ValueError, "support: required"),
+    ({"support": None}, TypeError, "support: required"),
     ({"support": np.zeros(8, np.float32)}, ValueError, r"support: shape \(8,\), expected \(9,\) or \(5, 9\)"),
     ({"support": np.zeros(9, np.float16)}, TypeError, "support: dtype float16"),
     ({"critic": "quantile"}, ValueError, "support: a quantile critic has none"),

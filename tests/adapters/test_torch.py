@@ -10,8 +10,8 @@ import sys
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from torch_cases import pytest_generate_tests  # noqa: F401
 
-import backends
 import qpi_distill as qpi
 from reference import Loop, Options
 from reference.tolerance import gradient_tolerance, kl_tolerance
@@ -20,18 +20,10 @@ from stepping import random_problem
 torch = pytest.importorskip("torch")
 adapter = pytest.importorskip("qpi_distill.torch")
 DistillLoss, State, new_state, read_state = adapter.DistillLoss, adapter.State, adapter.new_state, adapter.read_state
+options_text = pytest.importorskip("qpi_distill.torch.options").options_text
 distill_loss, collect, commit = adapter.distill_loss, adapter.collect, adapter.commit
 
 HALVES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
-
-
-def pytest_generate_tests(metafunc):
-    """A test that takes ``device`` runs on CPU tensors and, where torch has a GPU, on its tensors."""
-    if "device" in metafunc.fixturenames:
-        devices = [pytest.param("cpu")]
-        if backends.gpu_missing() is None and torch.cuda.is_available():
-            devices.append(pytest.param("cuda", marks=pytest.mark.gpu))
-        metafunc.parametrize("device", devices)
 
 
 @pytest.fixture
@@ -299,7 +291,7 @@ def test_opcheck(device, extras, dtype):
     slots, record = new_state(device)
     pi = pi.detach().to(dtype).requires_grad_()
     ops = torch.ops.qpi_distill
-    arguments = (q, pi, support, slots, mask, weights, "mean", "running_std", -np.inf)
+    arguments = (q, pi, support, slots, mask, weights, options_text("mean"))
     torch.library.opcheck(ops.distill, arguments)
     found = distill_loss(pi, q, support, State(slots, record), reduction="mean")[1]
     torch.library.opcheck(ops.collect, (record, found))

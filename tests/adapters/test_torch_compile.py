@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 from numpy.testing import assert_allclose
-
-import backends
+from torch_cases import pytest_generate_tests  # noqa: F401
 
 torch = pytest.importorskip("torch")
 adapter = pytest.importorskip("qpi_distill.torch")
@@ -15,13 +14,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::UserWarning:torch"),
 ]
-
-
-def pytest_generate_tests(metafunc):
-    devices = [pytest.param("cpu")]
-    if backends.gpu_missing() is None and torch.cuda.is_available():
-        devices.append(pytest.param("cuda", marks=pytest.mark.gpu))
-    metafunc.parametrize("device", devices)
 
 
 def batch(rows, device):

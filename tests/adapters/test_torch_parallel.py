@@ -22,7 +22,7 @@ def batch():
 
 
 def module():
-    return adapter.DistillLoss(torch.linspace(-2, 3, 7), reduction="mean", lam=0.4, tau=0.5)
+    return adapter.DistillLoss(torch.linspace(-2, 3, 7), reduction="mean", summary=True, lam=0.4, tau=0.5)
 
 
 def run_rank(rank, folder):
@@ -72,5 +72,7 @@ def test_all_ranks_do_what_one_would(found, shards):
     values, expected = adapter.read_state(one["slots"], check=False), whole.read()
     assert values.faults == ("weight",)
     assert values.rows_last == expected.rows_last == ROWS
-    assert_allclose([values.kl_ema, values.lam], [expected.kl_ema, expected.lam], rtol=1e-6)
+    names = ["kl_ema", "lam", "loss_last", "target_entropy", "policy_entropy", "agreement", "pi_at_qstar", "overlap"]
+    assert_allclose([values[name] for name in names], [expected[name] for name in names], rtol=1e-6)
     assert np.isfinite(values.kl_ema)
+    assert values.loss_last > 0

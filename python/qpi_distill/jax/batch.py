@@ -82,14 +82,11 @@ def read_batch(
         expected = ", ".join([*map(str, pi.shape), "Z"])
         raise ValueError(f"q_logits: shape {q.shape}, expected ({expected})")
     atoms = q.shape[-1]
-    if options.critic == "categorical":
-        if support is None:
-            raise ValueError("support: required by a categorical critic")
+    options.check_support(support)
+    if support is not None:
         support = need_array(support, "support", ("float32",))
         if support.shape not in ((atoms,), (actions, atoms)):
             raise ValueError(f"support: shape {support.shape}, expected ({atoms},) or ({actions}, {atoms})")
-    elif support is not None:
-        raise ValueError(f"support: a {options.critic} critic has none; expected None")
     if legal_actions is not None:
         legal_actions = need_array(legal_actions, "legal_actions", _MASKS, pi.shape).reshape(rows, actions)
     if row_weights is not None:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from .batch import FLOATS, need_array, read_batch
 from .options import Options
-from .records import RECORD_WORDS, add_records, record_sum, sum_over_axis
+from .records import RECORD_WORDS, add_records, record_sum, sum_over_axis, without_summary
 from .state import State, check_state, check_words, slot_of
 from .targets import call_commit, call_distill, vary_alike
 
@@ -38,7 +38,7 @@ def distill_loss(
     row_weights: ArrayLike | None = None,
     **choices: Unpack[Choices],
 ) -> tuple[jax.Array, jax.Array]:
-    """Return lam * KL(target || policy) of a batch, and the batch's record for `accumulate`.
+    """Return lam * KL(target || policy), or lam * another divergence, of a batch, and its record for `accumulate`.
 
     Value, gradient and record come from one pass over the logits. The gradient is with respect to pi_logits alone, is
     kept in float32, multiplied by what comes in from above, and rounded once to the dtype of pi_logits; everything else
@@ -68,8 +68,9 @@ def distill_loss(
     Returns
     -------
     loss : Array, shape [], float32
-        lam * sum(row_weights * KL), divided by the number of rows for "mean"; or of another divergence. A row's KL
-        enters the value with at most `kl_row_max`, its gradient unbounded.
+        lam * sum(row_weights * divergence), divided by the number of rows for "mean". What feeds `kl_ema` enters the
+        value with at most `kl_row_max` a row (the plain KL, or any divergence with ``control_stat="loss"``); the
+        gradient is not bounded by it.
     record : Array, shape [R], uint32
         The statistic.
 
@@ -86,8 +87,6 @@ def distill_loss(
     are meant, leave out the `vmap`: leading dimensions are free.
     """
     options = Options.of(reduction, choices)
-    if not options.plain_value:
-        options = replace(options, summary=True)
     batch = read_batch(pi_logits, q_logits, support, state, legal_actions, row_weights, "float32", options)
     return _jitted_loss(*batch, options)
 
@@ -213,8 +212,12 @@ def _evaluate(
     """Return the loss, the record and the gradient of the loss."""
     # Zeros: where a fault of the state forbids to write, there is no gradient.
     zeros = jnp.zeros(pi_logits.shape, jnp.float32)
-    gradient, record = call_distill(pi_logits, extras, slots, zeros, None, options)
+    # Where the statistic is of something else, the summary has the value of the loss.
+    called = options if options.plain_value else replace(options, summary=True)
+    gradient, record = call_distill(pi_logits, extras, slots, zeros, None, called)
     found = record_sum(record, "weighted_kl" if options.plain_value else "summary_loss")
+    if called.summary and not options.summary:
+        record = without_summary(record)
     scale = jnp.where(slot_of(slots, "lam_off") != 0, 0, slot_of(slots, "lam"))
     if options.reduction == "mean":
         scale = scale / max(pi_logits.shape[0], 1)

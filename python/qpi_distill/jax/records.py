@@ -18,7 +18,7 @@ from .._record import CALLS, COUNTS, FAULTS, RECORD, SUMS
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-__all__ = ["RECORD_WORDS", "add_records", "record_sum", "sum_over_axis"]
+__all__ = ["RECORD_WORDS", "add_records", "record_sum", "sum_over_axis", "without_summary"]
 
 RECORD_WORDS = RECORD.itemsize // 4
 _OFFSETS = {name: offset for name, (_, offset) in RECORD.fields.items()}
@@ -64,3 +64,8 @@ def record_sum(record: jax.Array, name: str) -> jax.Array:
     with jax.enable_x64(True):
         wide = lax.bitcast_convert_type(record[at : at + 2], jnp.float64)
         return lax.convert_element_type(wide, jnp.float32)
+
+
+def without_summary(record: jax.Array) -> jax.Array:
+    """Return the record as a call without summary leaves it, so that a commit leaves the slots alone as well."""
+    return record.at[_OFFSETS["summary_weight"] // 4 :].set(0)

@@ -16,8 +16,9 @@ try:
 except ImportError as error:
     raise ImportError("qpi_distill.torch needs PyTorch: pip install 'qpi-distill[torch]'") from error
 
+from .._options import Choices
 from .functional import collect, commit, distill_loss
 from .module import DistillLoss
 from .state import State, new_state, read_state
 
-__all__ = ["DistillLoss", "State", "collect", "commit", "distill_loss", "new_state", "read_state"]
+__all__ = ["Choices", "DistillLoss", "State", "collect", "commit", "distill_loss", "new_state", "read_state"]

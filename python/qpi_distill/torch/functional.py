@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from . import ops
+from .options import options_text
 
 if TYPE_CHECKING:
-    from typing import Literal
+    from typing import Literal, Unpack
 
     from torch import Tensor
 
+    from .._options import Choices
     from .state import State
 
 __all__ = ["collect", "commit", "distill_loss"]
@@ -20,16 +21,15 @@ __all__ = ["collect", "commit", "distill_loss"]
 def distill_loss(
     pi_logits: Tensor,
     q_logits: Tensor,
-    support: Tensor,
+    support: Tensor | None,
     state: State,
     *,
     reduction: Literal["sum", "mean"],
-    value_scale: Literal["running_std", "none"] = "running_std",
     legal_actions: Tensor | None = None,
     row_weights: Tensor | None = None,
-    illegal_below: float | None = None,
+    **choices: Unpack[Choices],
 ) -> tuple[Tensor, Tensor]:
-    """Return lam * KL(target || policy) of a batch, and the batch's record.
+    """Return lam * KL(target || policy) of a batch, or lam * another divergence, and the batch's record.
 
     Pure: the state is read and not moved. Value, gradient and record come from one pass over the logits; the backward
     pass multiplies the gradient by what comes in from above (the factor of a GradScaler, for example), in float32, and
@@ -40,42 +40,40 @@ def distill_loss(
     pi_logits : Tensor, shape [..., A], float32, float16 or bfloat16
         The policy's logits; -inf marks an illegal action. Any strides.
     q_logits : Tensor, shape [..., A, Z], float32, float16 or bfloat16
-        The critic's logits over the atoms. Any strides.
+        The critic's logits over the atoms; quantiles for ``critic="quantile"``; values [..., A] for
+        ``critic="scalar"``. Any strides.
     support : Tensor, shape [Z] or [A, Z], float32
-        Value of each atom.
+        Value of each atom; None for a quantile or scalar critic.
     state : State
         What `new_state` returned, on the same device.
     reduction : {"sum", "mean"}
-        Sum of the rows' KL, or that over the number of rows (every row counts, skipped ones too). Required, because
-        the choice changes the strength by a factor of the batch size.
-    value_scale : {"running_std", "none"}
-        Whether expected values are divided by their running standard deviation within a row.
+        Sum over the rows, or that over the number of rows (every row counts, skipped ones too). Required, because the
+        choice changes the strength by a factor of the batch size.
     legal_actions : Tensor, shape [..., A], bool, uint8 or int8, optional
         0 marks an illegal action.
     row_weights : Tensor, shape [...], float32, optional
         Weights >= 0 of the rows.
-    illegal_below : float, optional
-        pi_logits at or below it mark an illegal action. None: only -inf does.
+    **choices
+        See `Choices`.
 
     Returns
     -------
     loss : Tensor, shape [], float32
-        lam * sum(row_weights * KL), divided by the number of rows for "mean". A row's KL enters its value with at most
-        `kl_row_max`, its gradient unbounded.
-    record : Tensor, shape [7], int64
+        lam * sum(row_weights * divergence), divided by the number of rows for "mean". What feeds `kl_ema` enters the
+        value with at most `kl_row_max` a row (the plain KL, or any divergence with ``control_stat="loss"``); the
+        gradient is not bounded by it.
+    record : Tensor, shape [R], int64
         The statistic, for `collect`.
 
     Raises
     ------
     ValueError
-        A shape that does not fit, an option that does not exist, tensors on several devices.
+        A shape that does not fit, an option's value that cannot be, tensors on several devices.
     TypeError
-        A dtype that is not supported.
+        A dtype that is not supported, an option that does not exist, a categorical critic without support.
     """
-    below = -math.inf if illegal_below is None else float(illegal_below)
-    loss, _, record = ops.differentiable(
-        q_logits, pi_logits, support, state.slots, legal_actions, row_weights, reduction, value_scale, below
-    )
+    options = options_text(reduction, **choices)
+    loss, _, record = ops.differentiable(q_logits, pi_logits, support, state.slots, legal_actions, row_weights, options)
     return loss, record
 
 
@@ -88,7 +86,7 @@ def collect(state: State, record: Tensor) -> None:
     ----------
     state : State
         Its record is changed.
-    record : Tensor, shape [7], int64
+    record : Tensor, shape [R], int64
         From `distill_loss`.
     """
     ops.collect(state.record, record)

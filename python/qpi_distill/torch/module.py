@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
 from .. import _isv
-from .functional import collect, commit, distill_loss
-from .state import SLOT_NAMES, State, new_state, read_state, slot_view, write_slots
+from .._options import CHOICES, Options
+from . import ops
+from .functional import collect, commit
+from .options import options_of, options_text
+from .state import SLOT_NAMES, SUMMARY, State, new_state, read_state, slot_view, write_slots
 
 if TYPE_CHECKING:
     from typing import Any, Literal
@@ -24,7 +28,7 @@ _FAULT_BITS = max(_isv.FAULTS.values()).bit_length()
 
 
 class DistillLoss(nn.Module):
-    """lam * KL(softmax(E_Q / tau) || policy), with lam and tau moved by the library's control laws.
+    """lam * KL(target || policy), or lam * another divergence, with lam and tau moved by the library's control laws.
 
     In training mode a forward pass adds its statistic to the record, which `commit` turns into one step of the moving
     averages and of the control laws. In evaluation mode, and where activation checkpointing runs a forward pass again,
@@ -33,27 +37,24 @@ class DistillLoss(nn.Module):
 
     Parameters
     ----------
-    support : Tensor or sequence of float, shape [Z] or [A, Z]
-        Value of each atom; finite.
+    support : Tensor or sequence of float, shape [Z] or [A, Z], optional
+        Value of each atom, finite; of a categorical critic alone, and required there.
     reduction : {"sum", "mean"}
         As for `distill_loss`; "mean" beside a loss that is a mean over the batch.
-    value_scale : {"running_std", "none"}
-        As for `distill_loss`.
-    illegal_below : float, optional
-        As for `distill_loss`.
     device : torch.device or str, optional
         Where the buffers are made; None: torch's default device.
     preset : str, optional
         As for `qpi_distill.ISV`.
-    **values : float, int or str
-        Initial values by slot name (`lam`, `tau`, `kl_target`, ...), as for `qpi_distill.ISV`.
+    **values
+        Options by name (`critic`, `divergence`, `summary`, ...: see `Choices`), and initial values by slot name (`lam`,
+        `tau`, `kl_target`, ...), as for `qpi_distill.ISV`.
 
     Raises
     ------
     ValueError
         A support that is not finite or has another number of dimensions; a value outside its range.
     TypeError
-        A name that is no slot's.
+        A name that is neither an option's nor a slot's; a categorical critic without support.
 
     Notes
     -----
@@ -74,36 +75,26 @@ class DistillLoss(nn.Module):
 
     slots: Tensor
     record: Tensor
-    support_bits: Tensor
+    support_bits: Tensor | None
 
     def __init__(
         self,
-        support: Any,
+        support: Any = None,
         *,
         reduction: Literal["sum", "mean"],
-        value_scale: Literal["running_std", "none"] = "running_std",
-        illegal_below: float | None = None,
         device: Any = None,
         preset: str | None = None,
-        **values: float | str,
+        **values: Any,
     ) -> None:
         super().__init__()
-        if reduction not in ("sum", "mean"):
-            raise ValueError(f"reduction: {reduction!r} is not one of 'sum', 'mean'")
-        if value_scale not in ("running_std", "none"):
-            raise ValueError(f"value_scale: {value_scale!r} is not one of 'running_std', 'none'")
+        _refuse_near_misses(values)
+        choices = {name: values.pop(name) for name in CHOICES if name in values}
+        self._options = options_text(reduction, **choices)
+        self.options.check_support(support)
         state = new_state(device, preset=preset, **values)
-        atoms = torch.as_tensor(support, dtype=torch.float32, device=state.slots.device).detach().clone()
-        if atoms.dim() not in (1, 2) or atoms.numel() == 0:
-            raise ValueError(f"support: shape {tuple(atoms.shape)}, expected [Z] or [A, Z]")
-        if not bool(torch.isfinite(atoms).all()):
-            raise ValueError("support: every value has to be finite in float32")
-        self.reduction = reduction
-        self.value_scale = value_scale
-        self.illegal_below = illegal_below
         self.register_buffer("slots", state.slots)
         self.register_buffer("record", state.record)
-        self.register_buffer("support_bits", atoms.contiguous().view(torch.int32))
+        self.register_buffer("support_bits", None if support is None else _support_bits(support, state.slots.device))
 
     # ---- the loss ----------------------------------------------------------------------------------------------------
 
@@ -131,16 +122,8 @@ class DistillLoss(nn.Module):
         ValueError, TypeError
             As for `distill_loss`.
         """
-        loss, record = distill_loss(
-            pi_logits,
-            q_logits,
-            self.support,
-            self.state,
-            reduction=self.reduction,
-            value_scale=self.value_scale,
-            legal_actions=legal_actions,
-            row_weights=row_weights,
-            illegal_below=self.illegal_below,
+        loss, _, record = ops.differentiable(
+            q_logits, pi_logits, self.support, self.slots, legal_actions, row_weights, self._options
         )
         if self.training:
             collect(self.state, record)
@@ -167,14 +150,16 @@ class DistillLoss(nn.Module):
         places = torch.arange(_FAULT_BITS, device=self.record.device, dtype=torch.int32)
         words = self.record.view(torch.int32)
         bits = (words[12] >> places) & 1
-        message = torch.cat(
-            [self.record.view(torch.float64)[:3], self.record[3:6].double(), bits.double(), words[13:14].double()]
-        )
+        reals = self.record.view(torch.float64)
+        parts = [reals[:3], self.record[3:6].double(), bits.double(), words[13:14].double(), reals[SUMMARY:]]
+        message = torch.cat(parts)
         torch.distributed.all_reduce(message, group=group)
-        self.record.view(torch.float64)[:3] = message[:3]
-        self.record[3:6] = message[3:6].long()
-        words[12] = ((message[6:-1] > 0).int() << places).sum(dtype=torch.int32)
-        words[13] = message[-1].int()
+        sums, counts, bits, calls, summary = message.split([len(part) for part in parts])
+        reals[:3] = sums
+        self.record[3:6] = counts.long()
+        words[12] = ((bits > 0).int() << places).sum(dtype=torch.int32)
+        words[13:14] = calls.int()
+        reals[SUMMARY:] = summary
 
     # ---- what it holds -----------------------------------------------------------------------------------------------
 
@@ -184,9 +169,14 @@ class DistillLoss(nn.Module):
         return State(self.slots, self.record)
 
     @property
-    def support(self) -> Tensor:
-        """Value of each atom, shape [Z] or [A, Z], float32."""
-        return self.support_bits.view(torch.float32)
+    def options(self) -> Options:
+        """What was chosen at construction, by attribute: `reduction`, `critic`, `divergence`, ..."""
+        return options_of(self._options)
+
+    @property
+    def support(self) -> Tensor | None:
+        """Value of each atom, shape [Z] or [A, Z], float32; None where the critic has none."""
+        return None if self.support_bits is None else self.support_bits.view(torch.float32)
 
     @property
     def lam(self) -> Tensor:
@@ -200,7 +190,7 @@ class DistillLoss(nn.Module):
 
     @property
     def kl(self) -> Tensor:
-        """The batch KL of the last commit that had rows, in nats, as `lam`."""
+        """The batch KL of the last commit that had rows, in nats, as `lam`; the divergence for control_stat="loss"."""
         return self.slot("kl_last")
 
     def slot(self, name: str) -> Tensor:
@@ -264,6 +254,29 @@ class DistillLoss(nn.Module):
             raise ValueError("state: was saved by a version of qpi-distill with other slots")
 
     def extra_repr(self) -> str:
-        """Show the options; reading the values would wait for the device."""
-        atoms = tuple(self.support_bits.shape)
-        return f"support={atoms}, reduction={self.reduction!r}, value_scale={self.value_scale!r}"
+        """Show the support's shape and the options that are not the defaults; the values would wait for the device."""
+        options = self.options
+        shown = {} if self.support_bits is None else {"support": tuple(self.support_bits.shape)}
+        shown["reduction"] = options.reduction
+        defaults = Options(options.reduction)
+        shown |= {name: getattr(options, name) for name in CHOICES if getattr(options, name) != getattr(defaults, name)}
+        return ", ".join(f"{name}={value!r}" for name, value in shown.items())
+
+
+def _support_bits(support: Any, device: torch.device) -> Tensor:
+    """Return the support as the buffer keeps it."""
+    atoms = torch.as_tensor(support, dtype=torch.float32, device=device).detach().clone()
+    if atoms.dim() not in (1, 2) or atoms.numel() == 0:
+        raise ValueError(f"support: shape {tuple(atoms.shape)}, expected [Z] or [A, Z]")
+    if not bool(torch.isfinite(atoms).all()):
+        raise ValueError("support: every value has to be finite in float32")
+    return atoms.contiguous().view(torch.int32)
+
+
+def _refuse_near_misses(values: dict[str, Any]) -> None:
+    """Name the option that a keyword was meant to be, where it is close to one and is no slot's."""
+    for name in values:
+        if name not in CHOICES and name not in SLOT_NAMES:
+            near = difflib.get_close_matches(name, (*CHOICES, *SLOT_NAMES), 1)
+            if near and near[0] in CHOICES:
+                raise TypeError(f"there is no option {name!r}; did you mean {near[0]}?")

@@ -8,25 +8,27 @@ from __future__ import annotations
 
 import functools
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from .. import _core, _isv
 from .._devices import CPU
-from .state import RECORD_WORDS, SLOT_WORDS, slot_view
+from .options import options_of
+from .state import RECORD_WORDS, SLOT_WORDS, SUMMARY, SUMMARY_LOSS, WEIGHTED_KL, slot_view
 
 if TYPE_CHECKING:
     from typing import Any
 
     from torch import Tensor
 
+    from .._options import Options
+
 __all__ = ["collect", "commit", "differentiable", "distill", "scale_grad"]
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _MASKS = (torch.bool, torch.uint8, torch.int8)
-_REDUCTIONS = ("mean", "sum")
-_VALUE_SCALES = ("running_std", "none")
 _INDICES = _isv.native_layout()
 _DEVICES = ("cpu", "cuda")
 _LIBRARY = torch.library.Library("qpi_distill", "FRAGMENT")
@@ -59,31 +61,34 @@ def _need_state(tensor: Tensor, name: str, words: int, dtype: torch.dtype) -> No
 def _check(
     q_logits: Tensor,
     pi_logits: Tensor,
-    support: Tensor,
+    support: Tensor | None,
     slots: Tensor,
     legal_actions: Tensor | None,
     row_weights: Tensor | None,
-    reduction: str,
-    value_scale: str,
+    options: Options,
 ) -> None:
-    if reduction not in _REDUCTIONS:
-        raise ValueError(f"reduction: {reduction!r} is not one of {', '.join(map(repr, _REDUCTIONS))}")
-    if value_scale not in _VALUE_SCALES:
-        raise ValueError(f"value_scale: {value_scale!r} is not one of {', '.join(map(repr, _VALUE_SCALES))}")
-    if q_logits.dim() < 2:
-        raise ValueError(f"q_logits: shape {tuple(q_logits.shape)}, expected (..., A, Z)")
+    axes = "A" if options.critic == "scalar" else "A, Z"
+    if q_logits.dim() < _trailing(options):
+        raise ValueError(f"q_logits: shape {tuple(q_logits.shape)}, expected (..., {axes})")
     _need(q_logits, "q_logits", tuple(q_logits.shape), _FLOATS, q_logits)
-    *lead, actions, atoms = q_logits.shape
-    _need(pi_logits, "pi_logits", (*lead, actions), _FLOATS, q_logits)
-    expected = (atoms,) if support.dim() == 1 else (actions, atoms)
-    _need(support, "support", expected, (torch.float32,), q_logits)
+    shape = tuple(q_logits.shape if options.critic == "scalar" else q_logits.shape[:-1])
+    _need(pi_logits, "pi_logits", shape, _FLOATS, q_logits)
+    options.check_support(support)
+    if support is not None:
+        expected = tuple(q_logits.shape[-1:] if support.dim() == 1 else q_logits.shape[-2:])
+        _need(support, "support", expected, (torch.float32,), q_logits)
     if legal_actions is not None:
-        _need(legal_actions, "legal_actions", (*lead, actions), _MASKS, q_logits)
+        _need(legal_actions, "legal_actions", shape, _MASKS, q_logits)
     if row_weights is not None:
-        _need(row_weights, "row_weights", tuple(lead), (torch.float32,), q_logits)
+        _need(row_weights, "row_weights", shape[:-1], (torch.float32,), q_logits)
     _need_state(slots, "slots", SLOT_WORDS, torch.int32)
     if slots.device != q_logits.device:
         raise ValueError(f"slots: is on {slots.device}, but q_logits is on {q_logits.device}")
+
+
+def _trailing(options: Options) -> int:
+    """Return how many dimensions of q_logits are not rows: a scalar critic has no atoms."""
+    return 1 if options.critic == "scalar" else 2
 
 
 # ---- the library on tensors ------------------------------------------------------------------------------------------
@@ -125,23 +130,15 @@ class _Operator(_Shared):
         Sizes of the problem.
     strides : tuple of int
         Of the support, per action and per atom.
-    reduction, value_scale : str
-        Options of the library.
-    illegal_below : float
-        Logits at or below it mark an illegal action.
+    options : str
+        What `options_text` wrote.
     """
 
-    def __init__(
-        self,
-        ordinal: int,
-        actions: int,
-        atoms: int,
-        strides: tuple[int, int],
-        reduction: str,
-        value_scale: str,
-        illegal_below: float,
-    ) -> None:
+    def __init__(self, ordinal: int, actions: int, atoms: int, strides: tuple[int, int], options: str) -> None:
         super().__init__(ordinal)
+        chosen = options_of(options)
+        # Where the statistic is of something else, the summary has the value of the loss.
+        self.options = chosen if chosen.plain_value else replace(chosen, summary=True)
         self.operator = _core.Operator(
             self.handle,
             actions,
@@ -149,18 +146,10 @@ class _Operator(_Shared):
             0,
             strides,
             None,
-            reduction=reduction,
-            mode="write",
-            value_scale=value_scale,
-            kl_stat="mean",
-            kernel="auto",
-            illegal_below=illegal_below,
             q_dtype="float32",
             pi_dtype="float32",
             grad_dtype="float32",
-            checked=False,
-            max_blocks=0,
-            max_threads=0,
+            **self.options.keywords(),
         )
 
 
@@ -180,8 +169,8 @@ def _rows(tensor: Tensor, trailing: int) -> Tensor:
 
 # The two operators of every step are registered by hand: what `custom_op` puts around a function costs as much as ours.
 _LIBRARY.define(
-    "distill(Tensor q_logits, Tensor pi_logits, Tensor support, Tensor slots, Tensor? legal_actions, "
-    "Tensor? row_weights, str reduction, str value_scale, float illegal_below) -> (Tensor, Tensor, Tensor)",
+    "distill(Tensor q_logits, Tensor pi_logits, Tensor? support, Tensor slots, Tensor? legal_actions, "
+    "Tensor? row_weights, str options) -> (Tensor, Tensor, Tensor)",
     tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order),
 )
 _LIBRARY.define(
@@ -194,30 +183,30 @@ _LIBRARY.define(
 def distill(
     q_logits: Tensor,
     pi_logits: Tensor,
-    support: Tensor,
+    support: Tensor | None,
     slots: Tensor,
     legal_actions: Tensor | None,
     row_weights: Tensor | None,
-    reduction: str,
-    value_scale: str,
-    illegal_below: float,
+    options: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return loss [], its gradient [..., A] (both float32) and the record [7] of one batch; nothing is changed."""
-    _check(q_logits, pi_logits, support, slots, legal_actions, row_weights, reduction, value_scale)
+    """Return loss [], its gradient [..., A] (both float32) and the record [R] of one batch; nothing is changed.
+
+    `options` is what `options_text` wrote.
+    """
+    chosen = options_of(options)
+    _check(q_logits, pi_logits, support, slots, legal_actions, row_weights, chosen)
     device = q_logits.device
-    actions, atoms = q_logits.shape[-2:]
-    steps = support.stride()
-    per_action = 0 if support.dim() == 1 else atoms if actions == 1 else steps[0]
-    per_atom = 1 if atoms == 1 else steps[-1]
-    shared = _operator(_ordinal(device), actions, atoms, (per_action, per_atom), reduction, value_scale, illegal_below)
-    q_rows, pi_rows = _rows(q_logits, 2), _rows(pi_logits, 1)
+    actions = pi_logits.shape[-1]
+    atoms = 1 if chosen.critic == "scalar" else q_logits.shape[-1]
+    shared = _operator(_ordinal(device), actions, atoms, _support_strides(support, actions, atoms), options)
+    q_rows, pi_rows = _rows(q_logits, _trailing(chosen)), _rows(pi_logits, 1)
     rows = pi_rows.shape[0]
     # Zeros: where a fault of the state forbids to write, there is no gradient.
     pi_grad = torch.zeros(pi_logits.shape, dtype=torch.float32, device=device)
     workspace = torch.empty(_isv.WORKSPACE_SIZE, dtype=torch.uint8, device=device)
     stream = _stream(device)
     with shared.lock:
-        shared.operator.relocate(slots.data_ptr(), workspace.data_ptr(), support.data_ptr())
+        shared.operator.relocate(slots.data_ptr(), workspace.data_ptr(), 0 if support is None else support.data_ptr())
         shared.handle.call("workspace_init", stream)
         shared.operator.accumulate(
             q_rows,
@@ -228,24 +217,32 @@ def distill(
             stream=stream,
         )
     record = workspace[: 8 * RECORD_WORDS].view(torch.int64).clone()
-    scale = slot_view(slots, "lam") if reduction == "sum" else slot_view(slots, "lam") / max(rows, 1)
-    loss = record.view(torch.float64)[0] * scale
+    scale = slot_view(slots, "lam") if chosen.reduction == "sum" else slot_view(slots, "lam") / max(rows, 1)
+    loss = record.view(torch.float64)[WEIGHTED_KL if chosen.plain_value else SUMMARY_LOSS] * scale
+    if shared.options.summary and not chosen.summary:
+        record[SUMMARY:].zero_()  # a commit then leaves the slots alone that nobody asked for
     return loss.masked_fill_(slot_view(slots, "lam_off") != 0, 0).to(torch.float32), pi_grad, record
+
+
+def _support_strides(support: Tensor | None, actions: int, atoms: int) -> tuple[int, int]:
+    """Return strides per action and atom; unused ones are the packed ones, which every kernel takes."""
+    if support is None:
+        return 0, 1
+    steps = support.stride()
+    return 0 if support.dim() == 1 else atoms if actions == 1 else steps[0], 1 if atoms == 1 else steps[-1]
 
 
 @torch.library.register_fake("qpi_distill::distill", lib=_LIBRARY)
 def _(
     q_logits: Tensor,
     pi_logits: Tensor,
-    support: Tensor,
+    support: Tensor | None,
     slots: Tensor,
     legal_actions: Tensor | None,
     row_weights: Tensor | None,
-    reduction: str,
-    value_scale: str,
-    illegal_below: float,
+    options: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    _check(q_logits, pi_logits, support, slots, legal_actions, row_weights, reduction, value_scale)
+    _check(q_logits, pi_logits, support, slots, legal_actions, row_weights, options_of(options))
     return (
         q_logits.new_empty((), dtype=torch.float32),
         q_logits.new_empty(pi_logits.shape, dtype=torch.float32),
@@ -286,7 +283,7 @@ def _backward(ctx: Any, grad_loss: Tensor, *_: Any) -> tuple[Tensor | None, ...]
     if ctx.needs_input_grad[1]:
         pi_grad, pi_logits = ctx.saved_tensors
         gradient = torch.ops.qpi_distill.scale_grad(pi_grad, grad_loss, pi_logits)
-    return None, gradient, None, None, None, None, None, None, None
+    return None, gradient, None, None, None, None, None
 
 
 torch.library.register_autograd("qpi_distill::distill", _backward, setup_context=_save, lib=_LIBRARY)
@@ -318,7 +315,7 @@ class _Distill(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_loss: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         pi_grad, pi_logits = ctx.saved_tensors
-        return None, _ScaleGrad.apply(pi_grad, grad_loss, pi_logits), None, None, None, None, None, None, None
+        return None, _ScaleGrad.apply(pi_grad, grad_loss, pi_logits), None, None, None, None, None
 
 
 def differentiable(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -345,6 +342,7 @@ def collect(record: Tensor, found: Tensor) -> None:
         return
     record.view(torch.float64)[:3] += found.view(torch.float64)[:3]
     record[3:6] += found[3:6]
+    record.view(torch.float64)[SUMMARY:] += found.view(torch.float64)[SUMMARY:]
     faults, calls = record.view(torch.int32)[12:14]
     more_faults, more_calls = found.view(torch.int32)[12:14]
     faults |= more_faults

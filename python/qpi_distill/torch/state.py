@@ -14,14 +14,28 @@ from ..layout import Layout
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["RECORD_WORDS", "SLOT_NAMES", "SLOT_WORDS", "State", "new_state", "read_state", "slot_view", "write_slots"]
+__all__ = [
+    "RECORD_WORDS",
+    "SLOT_NAMES",
+    "SLOT_WORDS",
+    "SUMMARY",
+    "SUMMARY_LOSS",
+    "WEIGHTED_KL",
+    "State",
+    "new_state",
+    "read_state",
+    "slot_view",
+    "write_slots",
+]
 
 _LAYOUT = Layout.native()
 _PLACES = {slot.name: (_LAYOUT[slot.name], slot.type == "f32") for slot in _isv.SLOTS}
 SLOT_NAMES = tuple(slot.name for slot in _isv.SLOTS)
 SLOT_WORDS = _LAYOUT.words
-RECORD_WORDS = 7
-"""Of 8 bytes each: three float64 sums, three int64 counts, two uint32 of fault bits and calls."""
+RECORD_WORDS = _isv.RECORD_SIZE // 8
+"""Of 8 bytes each: three float64 sums, three int64 counts, two uint32 of fault bits and calls, the float64 summary."""
+WEIGHTED_KL, SUMMARY, SUMMARY_LOSS = 0, 7, 8
+"""Words of the record: the sum that feeds the statistic; where the summary begins; its sum of the divergence."""
 
 
 class State(NamedTuple):
@@ -31,7 +45,7 @@ class State(NamedTuple):
     ----------
     slots : Tensor, shape [S], int32
         The slots of an ISV in the native layout, bit for bit.
-    record : Tensor, shape [7], int64
+    record : Tensor, shape [R], int64
         The statistic since the last commit, bit for bit.
     """
 
