@@ -21,6 +21,10 @@ MARKERS = {
     "xdist_group": "tests that share a worker, where pytest-xdist is installed",
 }
 
+# Other people's libraries are used there, and what they deprecate is not ours to mend.
+FOREIGN_FOLDERS = ("gpu", "adapters")
+FOREIGN = [f"ignore::{kind}" for kind in ("DeprecationWarning", "FutureWarning", "UserWarning")]
+
 hypothesis.settings.register_profile(
     "default", deadline=None, derandomize=True, max_examples=60, suppress_health_check=list(hypothesis.HealthCheck)
 )
@@ -33,6 +37,14 @@ hypothesis.settings.load_profile(os.environ.get("QPI_TEST_PROFILE", "default"))
 def pytest_configure(config):
     for name, meaning in MARKERS.items():
         config.addinivalue_line("markers", f"{name}: {meaning}")
+
+
+def pytest_collection_modifyitems(items):
+    tests = Path(__file__).parent
+    for item in items:
+        if item.path.parent.name in FOREIGN_FOLDERS and tests in item.path.parents:
+            for warning in FOREIGN:
+                item.add_marker(pytest.mark.filterwarnings(warning))
 
 
 def pytest_generate_tests(metafunc):

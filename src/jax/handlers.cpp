@@ -42,6 +42,13 @@ xla::Error* need_optional(const xla::CallFrame& frame, const char* name, const x
   return need_elements(frame, name, buffer, expected);
 }
 
+// That a result is the operand which it was promised to replace.
+xla::Error* need_in_place(const xla::CallFrame& frame, const char* name, int operand_at, int result_at) {
+  const xla::Buffer& given = operand(frame, operand_at);
+  if (elements(given) == 0 || given.data == result(frame, result_at).data) return nullptr;
+  return fail(frame, xla::Code::kInternal, "qpi_distill: XLA did not hand over %s in place", name);
+}
+
 template <class T>
 const T* data_or_null(const xla::Buffer& buffer) {
   return elements(buffer) == 0 ? nullptr : static_cast<const T*>(buffer.data);
@@ -106,6 +113,7 @@ xla::Error* distill(const xla::CallFrame& frame, const Place& place) {
   const Shape shape{q.dims[0], q.dims[1], q.dims[2]};
   QPI_JAX_TRY(need_elements(frame, "pi_logits", pi, shape.rows * shape.actions));
   QPI_JAX_TRY(need_elements(frame, "pi_grad", grad, shape.rows * shape.actions));
+  QPI_JAX_TRY(need_in_place(frame, "pi_grad", 4, 0));
   const int64_t per_action = elements(support) == shape.atoms ? 0 : 1;
   QPI_JAX_TRY(need_optional(frame, "support", support, xla::DataType::kF32,
                             per_action != 0 ? shape.actions * shape.atoms : shape.atoms));
@@ -151,6 +159,8 @@ xla::Error* distill(const xla::CallFrame& frame, const Place& place) {
 xla::Error* commit(const xla::CallFrame& frame, const Place& place) {
   qpi_isv isv;
   QPI_JAX_TRY(describe_state(frame, result(frame, 0), result(frame, 1), place.device, &isv));
+  QPI_JAX_TRY(need_in_place(frame, "slots", 0, 0));
+  QPI_JAX_TRY(need_in_place(frame, "workspace", 1, 1));
   return answer(frame, qpi_commit(&isv, place.stream));
 }
 

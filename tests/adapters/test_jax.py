@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 import qpi_distill as qpi
+from qpi_distill import _isv
 from stepping import assert_same_bits, check_gradient, check_record, check_state, frozen, model, random_problem
 from toolchain import run
 
@@ -277,7 +278,7 @@ def test_vmap_makes_batches_of_their_own():
         assert_same_bits(np.asarray(gradients[i]), np.asarray(gradient))
 
 
-def test_vmap_over_states_runs_a_population():
+def test_vmap_over_states_runs_a_population(device):
     rng = np.random.default_rng(21)
     q, pi = rng.normal(size=(8, 5, 9)).astype(np.float32), rng.normal(size=(8, 5)).astype(np.float32)
     states = [qpj.init_state(lam=lam, kl_target=1e-4) for lam in (0.1, 0.2, 0.9)]
@@ -287,6 +288,10 @@ def test_vmap_over_states_runs_a_population():
         return gradient, qpj.commit(state)
 
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+    if device == "cuda":
+        with pytest.raises(NotImplementedError, match="vmap"):
+            jax.jit(jax.vmap(step))(stacked)
+        return
     gradients, after = jax.jit(jax.vmap(step))(stacked)
     for i, state in enumerate(states):
         gradient, alone = step(state)
@@ -523,6 +528,10 @@ def test_a_program_that_is_not_ours_is_refused_by_the_handler():
     call = jax.ffi.ffi_call("qpi_distill_commit", [jax.ShapeDtypeStruct((8,), jnp.uint32)] * 2)
     with pytest.raises(jax.errors.JaxRuntimeError, match=r"qpi_distill: slots has 8 elements; expected \d+"):
         jax.block_until_ready(call(jnp.zeros(8, jnp.uint32), jnp.zeros(8, jnp.uint32)))
+    sizes = (qpj.init_state().slots.size, _isv.WORKSPACE_SIZE // 4)
+    elsewhere = jax.ffi.ffi_call("qpi_distill_commit", [jax.ShapeDtypeStruct((n,), jnp.uint32) for n in sizes])
+    with pytest.raises(jax.errors.JaxRuntimeError, match="qpi_distill: XLA did not hand over slots in place"):
+        jax.block_until_ready(elsewhere(*(jnp.zeros(n, jnp.uint32) for n in sizes)))
     with pytest.raises(jax.errors.JaxRuntimeError, match="1 operands and 2 results; expected 2 and 2"):
         jax.block_until_ready(call(jnp.zeros(8, jnp.uint32)))
     call = jax.ffi.ffi_call("qpi_distill_batch", [jax.ShapeDtypeStruct((2,), jnp.float32)] * 2)

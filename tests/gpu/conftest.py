@@ -9,15 +9,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # JAX would take most of the GPU's memory at once
 
-# Other people's libraries are used here, and what they deprecate is not ours to mend.
-FOREIGN = [f"ignore::{kind}" for kind in ("DeprecationWarning", "FutureWarning", "UserWarning")]
-
 
 def pytest_collection_modifyitems(items):
     here = Path(__file__).parent
     for item in items:
-        if here in item.path.parents:
-            for warning in FOREIGN:
-                item.add_marker(pytest.mark.filterwarnings(warning))
-            if not item.get_closest_marker("gpu2"):
-                item.add_marker(pytest.mark.gpu)
+        if here in item.path.parents and not item.get_closest_marker("gpu2"):
+            item.add_marker(pytest.mark.gpu)

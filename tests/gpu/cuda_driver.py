@@ -51,7 +51,7 @@ def capture(stream, mode="GLOBAL"):
     raw = driver.CUstream(handle(stream))
     gc.collect()
     gc.disable()
-    call(driver.cuStreamBeginCapture, raw, driver.CUstreamCaptureMode[f"CU_STREAM_CAPTURE_MODE_{mode}"])
+    call(driver.cuStreamBeginCapture, raw, getattr(driver.CUstreamCaptureMode, f"CU_STREAM_CAPTURE_MODE_{mode}"))
     try:
         yield out
     finally:

@@ -96,10 +96,16 @@ def call_commit(slots: jax.Array, record: jax.Array) -> tuple[jax.Array, jax.Arr
         _COMMIT,
         (_like(slots, slots.shape), _like(workspace, workspace.shape)),
         input_output_aliases={0: 0, 1: 1},
-        vmap_method="sequential",
+        # Seen on a GPU: the first commit of a mapped one finds an empty record. Refused there, rather than wrong.
+        vmap_method="sequential" if _platform() == "cpu" else None,
     )
     slots, workspace = call(slots, workspace)
     return slots, workspace[:RECORD_WORDS]
+
+
+def _platform() -> str:
+    device = jax.config.jax_default_device
+    return str(getattr(device, "platform", device or jax.default_backend()))
 
 
 def _or_nothing(array: jax.Array | None, dtype: jnp.dtype) -> jax.Array:
