@@ -14,7 +14,7 @@ from .machine import Gpu
 from .process import Clock, Finished, run, say
 
 MOST_SECONDS = 400
-TEST_SECONDS = 210
+TEST_SECONDS = 150
 GPU_PATHS = ("tests/gpu", "tests/math", "tests/python", "tests/adapters")
 CPU_PATHS = ("tests/math", "tests/python", "tests/adapters", "tests/distributed")
 GPU_MARKERS = "gpu or gpu2"
