@@ -8,9 +8,12 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .results import Unavailable
-from .timing import Timing
+
+if TYPE_CHECKING:
+    from .timing import Timing
 
 SOURCE = Path(__file__).with_name("native.cu")
 SEED_FILES = ("rl_q_pi_distill_grad.cu", "rl_q_distill_lambda_controller.cu")
@@ -85,6 +88,8 @@ class Native:
         error = self.library.qpi_bench_launches(launches, calls, batches, int(overlap), microseconds)
         if error:
             raise RuntimeError(f"qpi_bench_launches: CUDA error {error}")
+        from .timing import Timing  # needs the package, which gpu_check.py does not
+
         return Timing.of(list(microseconds))
 
     def seed_step(self, q: int, pi: int, support: int, bus: int, grad: int, rows: int, stream: int) -> None:

@@ -15,8 +15,9 @@ from .process import Clock, Finished, run, say
 
 MOST_SECONDS = 400
 TEST_SECONDS = 150
-GPU_PATHS = ("tests/gpu", "tests/math", "tests/python", "tests/adapters")
-CPU_PATHS = ("tests/math", "tests/python", "tests/adapters", "tests/distributed")
+# tests/adapters have nox sessions of their own, on a GPU machine too: compiling by torch and JAX takes minutes.
+GPU_PATHS = ("tests/gpu", "tests/math", "tests/python")
+CPU_PATHS = ("tests/math", "tests/python")
 GPU_MARKERS = "gpu or gpu2"
 CPU_MARKERS = "not gpu and not gpu2"
 GPU_WORKERS = 6
