@@ -68,14 +68,14 @@ def figures() -> str:
         return measured.NOTHING
     verdicts = [figure.verdict(result)[1] for figure in FIGURES]
     counts = {verdict: verdicts.count(verdict) for verdict in dict.fromkeys(verdicts)}
-    texts = {"pass": "are reached", "falls short": "fall short", "not measured": "were not measured"}
+    texts = {"pass": "reached", "falls short": "not reached"}
     summary = ", ".join(f"{count} {texts.get(verdict, verdict)}" for verdict, count in counts.items())
     return "\n\n".join(
         (
             measured.machine(result) + " float32, 11 actions, 21 atoms, the whole step in a CUDA graph:",
             measured.steps(result),
             measured.host(result),
-            f"Of the {len(FIGURES)} figures to reach, {summary}; docs/performance.md lists each.",
+            f"Of the {len(FIGURES)} figures to reach: {summary}; docs/performance.md lists each.",
         )
     )
 

@@ -51,7 +51,6 @@ def assert_right(gpu, problem, kernel="auto", **how):
 class TestCommonCalls:
     """The block kernel knows common calls when it is compiled. What makes a call less common changes no bit of it."""
 
-    @pytest.mark.sanitizer
     @pytest.mark.parametrize("mode", ["add", "write"])
     @pytest.mark.parametrize("value_scale", ["none", "running_std"])
     @pytest.mark.parametrize(
@@ -77,6 +76,12 @@ class TestCommonCalls:
         recorder = qpi.Recorder(recorded, capacity=4)
         assert_same(common, run(gpu, problem, isv=recorded, kernel="block", call="step"))
         del recorder
+
+    @pytest.mark.sanitizer
+    @pytest.mark.parametrize("rows", [40, 1500])  # one launch, and two
+    def test_both_ways_of_launching(self, gpu, rows):
+        problem = random_problem(np.random.default_rng(rows), rows, 3, 6)
+        assert_same(run(gpu, problem, kernel="block", call="step"), run(gpu, problem, kernel="stream", call="step"))
 
     @pytest.mark.parametrize(
         "slots", [{"tau": -1.0}, {"lam": np.nan}, {"lam_off": 1}, {"kl_alpha": 2.0}, {"lam_law": 9}]
