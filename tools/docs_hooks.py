@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 
-LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(((?:\.\./)+[^)#\s]+)\)")
+LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(((?:\.\./)+[^)#\s]+)(?:#[^)\s]*)?\)")
 
 
 def on_page_markdown(markdown: str, *, page, **_) -> str:
